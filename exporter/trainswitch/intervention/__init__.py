@@ -1,0 +1,1 @@
+"""What changes a run: the control protocol, the actions and the checkpoints."""

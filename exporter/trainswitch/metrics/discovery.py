@@ -1,0 +1,42 @@
+"""Registration of a rank's scrape endpoint in a folder that Prometheus reads by file_sd."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trainswitch.files import write_atomically
+from trainswitch.intervention.commands import check_run_name
+
+
+class TargetRegistration:
+    """One rank's file in the targets folder: written at start, emptied at the end.
+
+    Emptied, not removed: Prometheus keeps the targets of a file that disappears.
+    """
+
+    def __init__(self, folder: Path, *, run: str, rank: int, node: str) -> None:
+        """Name the file ``<folder>/<run>.<rank>.json``; nothing is written yet."""
+        self.path = folder / f"{check_run_name(run)}.{rank}.json"
+        self._labels = {"run": run, "rank": str(rank), "node": node}
+
+    def register(self, host: str, port: int, scheme: str) -> None:
+        """Tell Prometheus to scrape ``scheme://host:port/metrics``.
+
+        Raises:
+            OSError: the folder cannot be created or written.
+        """
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._write([{"targets": [address], "labels": {**self._labels, "__scheme__": scheme}}])
+
+    def withdraw(self) -> None:
+        """Tell Prometheus that there is nothing to scrape any more.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._write([])
+
+    def _write(self, groups: list[dict[str, object]]) -> None:
+        write_atomically(self.path, json.dumps(groups, indent=1).encode())

@@ -1,0 +1,551 @@
+"""Monitor: the object a training loop holds. It reads like the life of a run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainswitch.config import MonitorConfig, load_config
+from trainswitch.errors import CheckpointError, ConfigError, RingError
+from trainswitch.intervention.actions import Interventions
+from trainswitch.intervention.channel import ControlChannel
+from trainswitch.intervention.commands import ACTIONS, CommandOutcome, RunState, check_run_name
+from trainswitch.metrics.catalogue import SKIP_REASONS
+from trainswitch.metrics.endpoint import Endpoint
+from trainswitch.probes.readout import HostValues, Readout, Scalar, to_float
+from trainswitch.recording.records import LABEL_BYTES, Kind
+from trainswitch.recording.ring import StepRing
+from trainswitch.recording.steps import Step, StepRecorder
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainswitch.intervention.checkpoints import CheckpointStore, SaveResult
+    from trainswitch.intervention.control_file import CheckpointEntry
+    from trainswitch.intervention.learning_rate import LearningRateScale
+    from trainswitch.intervention.training_state import HasStateDict, TrainingState
+    from trainswitch.probes.gradients import GradientNorm
+
+logger = logging.getLogger("trainswitch")
+
+Batch = TypeVar("Batch")
+
+_PAUSE_TICK_SECONDS = 0.5
+
+
+class Monitor:
+    """Watches one run: records its steps, serves its metrics, carries out its commands.
+
+    Trouble of the monitor's own (a port, a full disk, a missing folder) is logged and counted, and never
+    ends or holds up the training. Only a wrong setting raises, and only at the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        scheduler: HasStateDict | None = None,
+        state: Mapping[str, HasStateDict] | None = None,
+        config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,
+        step: int = 0,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            run: name of the run: 1 to 128 letters, digits, ``.``, ``_`` or ``-``.
+            model: saved and rolled back.
+            optimizer: saved and rolled back; gradient norms and learning rates are read from it.
+            scheduler: saved and rolled back.
+            state: further named objects with ``state_dict``/``load_state_dict`` to save and roll back.
+            config: path to a YAML file, a dict, or a `MonitorConfig`.
+            step: number of steps the run has behind it, when it is resumed.
+
+        Raises:
+            ConfigError: a setting, or the run's name, is not valid.
+            ServerError: the endpoint's token or certificate cannot be used.
+        """
+        self.run = check_run_name(run)
+        self.config = load_config(config)
+        self.rank, self.world_size, self._local_rank = _rank()
+        self._node = socket.gethostname()
+        self._closed = False
+        self._first_step = True
+        self._reported: set[str] = set()
+        self._data_wait = 0.0
+        self._micro: list[Scalar] = []
+        self._newest_checkpoints: dict[str, CheckpointEntry] = {}
+        self._owner = os.getpid()
+        self._ring = self._open_ring("none" if model is None and optimizer is None else "torch")
+        self._recorder = StepRecorder(self._ring, self._on_nonfinite)
+        self._readout = Readout(self._publish)
+        self._learning_rate, self._gradients = _hook_into(optimizer)
+        self._training, self._store = self._open_checkpoints(model, optimizer, scheduler, state or {})
+        self._channel = ControlChannel(
+            self.config.control,
+            self.run,
+            node=self._node,
+            step=step,
+            checkpoints=self._store.entries if self._store is not None else tuple,
+            on_error=lambda reason: self._record(Kind.CONTROL_ERROR, label=reason),
+            on_read=self._on_poll,
+        )
+        self._interventions = Interventions(
+            self._channel,
+            training=self._training,
+            store=self._store,
+            learning_rate=self._learning_rate,
+            world_size=self.world_size,
+            on_answer=self._on_answer,
+        )
+        self._interventions.step = step
+        self._endpoint = Endpoint(self._ring.reader(), self._local_rank, version())
+        self._start()
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_ring(self, framework: str) -> StepRing:
+        meta = {
+            "run": self.run,
+            "rank": self.rank,
+            "node": self._node,
+            "framework": framework,
+            "world_size": self.world_size,
+            "started_at": time.time(),
+            "config": self.config.model_dump(mode="json"),
+        }
+        try:
+            return StepRing.create(meta, self.config.ring_records)
+        except RingError as error:
+            logger.warning("%s Going on in private memory: no black box outlives this process.", error)
+            return StepRing.private(meta, self.config.ring_records)
+
+    def _open_checkpoints(
+        self,
+        model: torch.nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+        scheduler: HasStateDict | None,
+        state: Mapping[str, HasStateDict],
+    ) -> tuple[TrainingState | None, CheckpointStore | None]:
+        if self.rank != 0 or (model is None and optimizer is None and scheduler is None and not state):
+            return None, None
+        from trainswitch.intervention.checkpoints import CheckpointStore
+        from trainswitch.intervention.training_state import TrainingState
+
+        checkpoint = self.config.checkpoint
+        training = TrainingState(model=model, optimizer=optimizer, scheduler=scheduler, extra=state)
+        store = CheckpointStore(
+            checkpoint.folder,
+            self.run,
+            keep=checkpoint.keep,
+            probation_steps=checkpoint.probation_steps,
+            on_saved=self._on_saved,
+        )
+        return training, store
+
+    def _start(self) -> None:
+        self._endpoint.start()
+        if self.rank == 0:
+            self._channel.open()
+        atexit.register(self._at_exit)
+        logger.info(
+            "run %s is watched: %s, control folder %s", self.run, self.url, self.config.control.folder
+        )
+        self._mark = time.perf_counter()
+
+    @property
+    def url(self) -> str | None:
+        """Address of this rank's ``/metrics``; None where no port could be had."""
+        return self._endpoint.url
+
+    # ── a step ────────────────────────────────────────────────────────────────────────────────────────
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches of `loader`, timing the wait for each; ends early when a stop is commanded."""
+        iterator = iter(loader)
+        while not self.should_stop:
+            start = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._data_wait += time.perf_counter() - start
+            yield batch
+
+    def micro_step(self, loss: Scalar) -> None:
+        """Take the loss of one micro-batch; the next `step` without a loss records their mean."""
+        self._micro.append(loss.detach() if hasattr(loss, "detach") else loss)
+
+    def clip_grad_norm_(
+        self, max_norm: float, parameters: Iterable[torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Clip the gradients as ``torch.nn.utils.clip_grad_norm_`` does, and record the norm they had.
+
+        Args:
+            max_norm: largest L2 norm to leave.
+            parameters: whose gradients; by default all of the optimizer's.
+
+        Returns:
+            The norm before clipping, a 0-d tensor.
+
+        Raises:
+            ConfigError: no optimizer was attached.
+        """
+        if self._gradients is None:
+            raise ConfigError("clip_grad_norm_() needs the optimizer: pass it to attach().")
+        return self._gradients.clip(parameters, max_norm)
+
+    def step(
+        self,
+        loss: Scalar = None,
+        *,
+        grad_norm: Scalar = None,
+        samples: float = 0,
+        tokens: float = 0,
+        epoch: float | None = None,
+        loss_scale: float | None = None,
+        skipped: str | None = None,
+    ) -> None:
+        """Record one optimizer step, then carry out what was commanded; a pause is waited out in here.
+
+        Args:
+            loss: of the step, a number or a 0-d tensor on any device; None on a rank that has none.
+            grad_norm: L2 norm before clipping; by default as measured in `clip_grad_norm_` or in the
+                optimizer's pre-step hook.
+            samples: consumed by this step.
+            tokens: consumed by this step.
+            epoch: may be a fraction.
+            loss_scale: of automatic mixed precision.
+            skipped: why the update was skipped: ``loss_scale``, ``guard`` or ``user``.
+        """
+        if self._closed:
+            self._report(
+                "closed", "step() was called after the monitor was closed; the step is not recorded."
+            )
+            return
+        start = time.perf_counter()
+        interventions = self._interventions
+        interventions.step += 1
+        self._channel.step = interventions.step
+        try:
+            self._record_step(start, loss, grad_norm, samples, tokens, epoch, loss_scale, skipped)
+        except Exception as error:  # noqa: BLE001 - the monitor's own trouble never ends a training
+            self._report("step", f"a step was not recorded: {type(error).__name__}: {error}")
+        if self._store is not None:
+            self._keep_checkpoints(self._store)
+        if self._channel.pending:
+            self._boundary()
+        self._mark = time.perf_counter()
+
+    def _record_step(
+        self,
+        start: float,
+        loss: Scalar,
+        grad_norm: Scalar,
+        samples: float,
+        tokens: float,
+        epoch: float | None,
+        loss_scale: float | None,
+        skipped: str | None,
+    ) -> None:
+        if loss is None and self._micro:
+            loss = sum(self._micro) / len(self._micro)
+        if self._micro:
+            self._micro = []
+        clipped_at = None
+        if self._gradients is not None:
+            measured, clipped_at = self._gradients.take()
+            if grad_norm is None:
+                grad_norm = measured
+        if skipped is not None and skipped not in SKIP_REASONS:
+            self._report(
+                "skipped", f"skipped={skipped!r} is not a reason: use one of {', '.join(SKIP_REASONS)}."
+            )
+            skipped = "user"
+        if self._first_step:
+            self._first_step = False
+            self._change_state("running")
+            seconds = math.nan  # the first step compiles and warms up: its duration says nothing
+        else:
+            seconds = start - self._mark
+        rates = self._learning_rate.effective() if self._learning_rate is not None else ()
+        step = Step(
+            self._interventions.step,
+            time.time(),
+            seconds,
+            self._data_wait,
+            samples,
+            tokens,
+            epoch,
+            loss_scale,
+            skipped or "",
+            clipped_at,
+            rates,
+            time.perf_counter() - start,
+        )
+        self._data_wait = 0.0
+        self._readout.submit(step, (loss, grad_norm))
+
+    def _publish(self, step: Step, values: HostValues) -> None:
+        self._recorder.write(step, values)
+        if self._gradients is not None and step.clipped_at is None:
+            self._gradients.observe(values[1])
+
+    def _on_nonfinite(self, step: int) -> None:
+        if self._store is not None:
+            self._store.trouble(step)
+
+    # ── checkpoints and commands ──────────────────────────────────────────────────────────────────────
+
+    def _keep_checkpoints(self, store: CheckpointStore) -> None:
+        step = self._interventions.step
+        store.advance(step)
+        interval = self.config.checkpoint.interval_steps
+        if not interval or step % interval:
+            return
+        start = time.perf_counter()
+        try:
+            if store.busy:
+                error = CheckpointError("busy", f"step {step} was not saved: the last save is not done yet.")
+                self._checkpoint_failed(error)
+            else:
+                store.save(self._interventions.capture(), step)
+        except CheckpointError as error:
+            self._checkpoint_failed(error)
+        except Exception as error:  # noqa: BLE001 - a state_dict() that fails never ends a training
+            self._checkpoint_failed(
+                CheckpointError("state", f"step {step} was not saved: {type(error).__name__}: {error}")
+            )
+        self._record(Kind.PHASE, (time.perf_counter() - start,), label="checkpoint")
+
+    def _checkpoint_failed(self, error: CheckpointError) -> None:
+        self._record(Kind.CHECKPOINT_FAILED, label=error.reason)
+        self._report(f"checkpoint {error.reason}", str(error))
+
+    def _on_saved(self, result: SaveResult) -> None:
+        """Hear from the checkpoint store's thread."""
+        if result.error is not None:
+            self._record(Kind.CHECKPOINT_FAILED, label=result.error.reason)
+            logger.warning("%s", result.error)
+        else:
+            self._record(Kind.CHECKPOINT_WRITTEN, (result.seconds,))
+        self._interventions.saved(result)
+
+    def _on_poll(self) -> None:
+        """Hear from the control channel's thread, a few times a second."""
+        self._record(Kind.CONTROL_READ)
+        if self._store is None:
+            return
+        for problem in self._store.take_problems():
+            self._record(Kind.CHECKPOINT_FAILED, label=problem.reason)
+            logger.warning("%s", problem)
+        newest = {}
+        for entry in self._store.entries():  # in the order of their saving
+            newest["latest"] = entry
+            if entry.kind == "stable":
+                newest["stable"] = entry
+        for kind, entry in newest.items():
+            if self._newest_checkpoints.get(kind) != entry:
+                self._record(Kind.CHECKPOINT, (float(entry.step), entry.created_at), label=kind)
+        self._newest_checkpoints = newest
+
+    def _boundary(self) -> None:
+        """Carry commands out; while they leave the run paused, wait for more."""
+        paused_since = time.perf_counter()
+        was_paused = False
+        while True:
+            self._interventions.carry_out()
+            if not self._interventions.paused:
+                break
+            if not was_paused:
+                was_paused = True
+                self._change_state("paused")
+            self._interventions.wait(_PAUSE_TICK_SECONDS)
+            now = time.perf_counter()
+            self._record(Kind.PHASE, (now - paused_since,), label="paused")
+            paused_since = now
+        if was_paused and not self._interventions.stopping:
+            self._change_state("running")
+        if self._interventions.stopping:
+            self._change_state("stopped")
+
+    def _on_answer(self, outcome: CommandOutcome, delay: float) -> None:
+        action = outcome.action if outcome.action in ACTIONS else "unknown"
+        self._record(Kind.COMMAND, (delay,), label=f"{action}/{outcome.result}")
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the loop should end; for loops that do not go through `batches`."""
+        return self._interventions.stopping
+
+    @property
+    def current_step(self) -> int:
+        """Number of the last step; a rollback sets it back."""
+        return self._interventions.step
+
+    # ── evaluation ────────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Tell evaluation and training apart: within it, the run's state is ``evaluating``."""
+        self._change_state("evaluating")
+        self._mark = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._account("evaluate")
+            self._change_state("running")
+
+    def evaluate(self, **metrics: Scalar) -> None:
+        """Record an evaluation's metrics by name, for example ``evaluate(val_loss=…, val_accuracy=…)``.
+
+        The time since the last step, or since `evaluating` began, counts as evaluation.
+        """
+        self._account("evaluate")
+        for name, value in metrics.items():
+            if len(name.encode()) > LABEL_BYTES:
+                self._report(
+                    f"evaluate {name[:80]}",
+                    f"evaluation metric {name[:80]!r} was not recorded: it has over {LABEL_BYTES} bytes.",
+                )
+                continue
+            number = to_float(value)
+            if number is not None:
+                self._record(Kind.EVALUATION, (number,), label=name)
+
+    # ── end ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, state: RunState | None = None) -> None:
+        """End the monitoring; called by the context manager, and at the latest when the process exits.
+
+        Args:
+            state: how the run ended; by default ``finished``, or ``stopped`` after a stop command.
+        """
+        if self._closed or os.getpid() != self._owner:  # a forked child has no part in the run's end
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        final: RunState = state or ("stopped" if self.should_stop else "finished")
+        for part in (
+            self._readout.flush,
+            self._end_checkpoints,
+            lambda: self._change_state(final),
+            lambda: self._channel.close(final) if self.rank == 0 else None,
+            self._endpoint.close,
+            self._detach,
+        ):
+            try:
+                part()
+            except Exception as error:  # noqa: BLE001, PERF203 - each part must end, whatever the others do
+                self._report(f"close {part}", f"ending the monitor: {type(error).__name__}: {error}")
+
+    def _end_checkpoints(self) -> None:
+        if self._store is not None:
+            self._interventions.carry_out()
+            self._store.close()
+            self._interventions.carry_out()  # answers a snapshot that was still being written
+            self._on_poll()
+
+    def _detach(self) -> None:
+        if self._gradients is not None:
+            self._gradients.detach()
+        if self._learning_rate is not None:
+            self._learning_rate.detach()
+        self._ring.close()
+
+    def _at_exit(self) -> None:
+        self.close("crashed" if getattr(sys, "last_value", None) is not None else None)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close("crashed" if error is not None else None)
+
+    # ── helpers ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _account(self, phase: str) -> None:
+        """Count the time since the last mark as time spent in `phase`."""
+        now = time.perf_counter()
+        self._record(Kind.PHASE, (now - self._mark,), label=phase)
+        self._mark = now
+
+    def _change_state(self, state: RunState) -> None:
+        self._channel.announce(state)
+        self._record(Kind.STATE, label=state)
+
+    def _record(self, kind: Kind, values: tuple[float, ...] = (), *, label: str = "") -> None:
+        self._ring.append(kind, 0, values, label=label)
+
+    def _report(self, what: str, sentence: str) -> None:
+        """Log a trouble once; training goes on."""
+        if what not in self._reported:
+            self._reported.add(what)
+            logger.warning("%s", sentence)
+
+
+def attach(
+    model: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    run: str,
+    scheduler: HasStateDict | None = None,
+    state: Mapping[str, HasStateDict] | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,
+    step: int = 0,
+) -> Monitor:
+    """Watch a PyTorch training run; see `Monitor` for the arguments."""
+    return Monitor(
+        run=run, model=model, optimizer=optimizer, scheduler=scheduler, state=state, config=config, step=step
+    )
+
+
+def _hook_into(
+    optimizer: torch.optim.Optimizer | None,
+) -> tuple[LearningRateScale | None, GradientNorm | None]:
+    if optimizer is None:
+        return None, None
+    from trainswitch.intervention.learning_rate import LearningRateScale
+    from trainswitch.probes.gradients import GradientNorm
+
+    return LearningRateScale(optimizer), GradientNorm(optimizer)
+
+
+def version() -> str:
+    """Return the installed version of trainswitch."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("trainswitch")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _rank() -> tuple[int, int, int]:
+    """Return rank, world size and local rank, as torchrun sets them."""
+    numbers = []
+    for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
+        text = os.environ.get(name, str(default))
+        if not text.isdecimal():
+            raise ConfigError(
+                f"environment variable {name} is {text!r}: set it to a whole number or unset it."
+            )
+        numbers.append(int(text))
+    return numbers[0], numbers[1], numbers[2]

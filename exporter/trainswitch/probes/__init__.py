@@ -1,0 +1,1 @@
+"""What is measured inside the training loop."""

@@ -1,0 +1,97 @@
+"""The records that travel from the training loop to the aggregator, and their fixed binary form.
+
+Everything the aggregator learns, it learns from these: that is what lets it run in the trainer or beside it.
+One slot of the ring holds one record in `SLOT_BYTES` bytes:
+
+    u64 sequence | u16 kind | u16 present | u32 label length | i64 step | f64 time |
+    18 × f64 values | 64 bytes label | u64 sequence
+
+`present` has a bit for each of the first 16 values that is there, because a loss of NaN and no loss are two
+things. The sequence stands at both ends, so that a reader can tell a slot that is being overwritten.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+VALUES = 18
+LABEL_BYTES = 64
+SLOT = struct.Struct(f"<QHHIqd{VALUES}d{LABEL_BYTES}sQ8x")
+SLOT_BYTES = SLOT.size
+
+LEARNING_RATES_INLINE = 7
+"""Learning rates that fit into a step's own record; further groups follow as `Kind.LEARNING_RATE`."""
+
+
+class Kind(enum.IntEnum):
+    """What a record says, and so what its values and label mean."""
+
+    STEP = 1
+    """A step ended. Values: see `Value`; label: reason for a skipped update, or empty."""
+    LEARNING_RATE = 2
+    """Values: group, learning rate."""
+    STATE = 3
+    """The run's state changed; label: the new state."""
+    PHASE = 4
+    """Time was spent outside training; label: phase; values: seconds."""
+    EVALUATION = 5
+    """Label: metric; values: value."""
+    CHECKPOINT = 6
+    """A checkpoint is the newest of its kind; label: kind; values: step, Unix seconds."""
+    CHECKPOINT_WRITTEN = 7
+    """Values: seconds."""
+    CHECKPOINT_FAILED = 8
+    """Label: reason."""
+    COMMAND = 9
+    """A command was answered; label: action/result; values: seconds since its issue."""
+    CONTROL_ERROR = 10
+    """Label: reason."""
+    CONTROL_READ = 11
+    """The control folder was polled."""
+
+
+class Value(enum.IntEnum):
+    """Index of each value in a `Kind.STEP` record."""
+
+    LOSS = 0
+    GRAD_NORM = 1
+    STEP_SECONDS = 2
+    DATA_WAIT_SECONDS = 3
+    SAMPLES = 4
+    TOKENS = 5
+    EPOCH = 6
+    LOSS_SCALE = 7
+    CLIPPED = 8
+    OVERHEAD_SECONDS = 9
+    LEARNING_RATES = 10
+    """How many learning rates follow."""
+
+
+FIRST_LEARNING_RATE = Value.LEARNING_RATES + 1
+
+
+class Record(NamedTuple):
+    """One record, decoded."""
+
+    kind: int
+    step: int
+    time: float
+    """Unix seconds."""
+    values: tuple[float, ...]
+    present: int
+    label: str
+
+    def get(self, index: int) -> float | None:
+        """Return value `index`, or None where the writer had none."""
+        return self.values[index] if self.present >> index & 1 else None
+
+
+def decode(slot: bytes, sequence: int) -> Record | None:
+    """Decode one slot; None unless it holds exactly the record of `sequence`."""
+    first, kind, present, length, step, time, *rest = SLOT.unpack(slot)
+    if first != sequence or rest[-1] != sequence:
+        return None
+    label = rest[VALUES][:length].decode("utf-8", "replace")
+    return Record(kind, step, time, tuple(rest[:VALUES]), present, label)

@@ -1,0 +1,1 @@
+"""Statistics over steps: what PromQL, which sees scrapes, cannot compute."""

@@ -1,0 +1,115 @@
+"""Gradient window, trend window and baseline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainswitch.statistics.windows import Baseline, GradientWindow, TrendWindow, quantile
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@given(st.lists(finite, min_size=1, max_size=50), st.floats(0, 1))
+def test_quantile_is_numpys(values: list[float], q: float) -> None:
+    """Interpolation is linear, as NumPy's default."""
+    assert quantile(sorted(values), q) == pytest.approx(float(np.quantile(values, q)), rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=60))
+@settings(deadline=None)
+def test_trend_is_least_squares(values: list[float]) -> None:
+    """Slope and standard error equal those of NumPy's least squares; order statistics equal NumPy's."""
+    window = TrendWindow(64)
+    for value in values:
+        window.update(value)
+    trend = window.trend()
+    assert trend is not None
+    x = np.arange(len(values))
+    size = max(abs(v) for v in values) or 1.0
+    coefficients = np.polynomial.polynomial.polyfit(x, values, 1)
+    assert trend.slope == pytest.approx(coefficients[1], rel=1e-6, abs=1e-8 * size)
+    residual = np.asarray(values) - np.polynomial.polynomial.polyval(x, coefficients)
+    stderr = math.sqrt((residual**2).sum() / (len(values) - 2) / ((x - x.mean()) ** 2).sum())
+    assert trend.slope_stderr == pytest.approx(stderr, rel=1e-5, abs=1e-7 * size)
+    assert (trend.minimum, trend.maximum) == (min(values), max(values))
+    assert trend.median == pytest.approx(np.median(values))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 1e200])
+def test_trend_holds_over_all_scales(scale: float) -> None:
+    """A straight line has its slope and no error, from 1e-30 to 1e200."""
+    window = TrendWindow(10)
+    for i in range(30):
+        window.update(scale * i)
+    trend = window.trend()
+    assert trend is not None
+    assert trend.slope == pytest.approx(scale)
+    assert trend.slope_stderr == pytest.approx(0.0, abs=1e-9 * scale)
+    assert trend.minimum == 20 * scale
+
+
+def test_trend_leaves_non_finite_values_out() -> None:
+    """NaN and infinity do not enter the window, and two values are too few."""
+    window = TrendWindow(10)
+    for value in (1.0, math.nan, math.inf, 2.0):
+        window.update(value)
+    assert window.trend() is None
+
+
+def test_gradient_ratio_is_to_the_trailing_median() -> None:
+    """The ratio compares a norm with the median of those before it, not including it."""
+    window = GradientWindow(100)
+    for _ in range(50):
+        window.update(2.0)
+    assert window.update(30.0) == pytest.approx(15.0)
+    assert window.update(2.0) == pytest.approx(1.0)
+
+
+def test_an_explosion_does_not_become_its_own_reference() -> None:
+    """Half a window of exploded norms later, the ratio still says explosion; the quantiles tell the truth."""
+    window = GradientWindow(100)
+    rng = np.random.default_rng(0)
+    for value in rng.lognormal(0, 0.2, 200):
+        window.update(float(value))
+    ratios = [window.update(1000.0) for _ in range(60)]
+    assert all(ratio is not None and ratio > 100 for ratio in ratios)
+    assert window.quantiles([1.0]) == [1000.0]
+
+
+def test_a_lasting_new_level_is_accepted_in_bounded_time() -> None:
+    """After some windows at a new level the ratio is one again."""
+    window = GradientWindow(64)
+    for _ in range(100):
+        window.update(1.0)
+    ratios = [window.update(5.0) for _ in range(64 * 6)]
+    assert ratios[-1] == pytest.approx(1.0, rel=0.05)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=200))
+@settings(deadline=None)
+def test_no_norm_breaks_the_window(norms: list[float]) -> None:
+    """Zeros, subnormals, huge, negative and non-finite norms are taken or left out; nothing raises."""
+    window = GradientWindow(16)
+    for norm in norms:
+        ratio = window.update(norm)
+        assert ratio is None or (ratio >= 0 and math.isfinite(ratio))
+
+
+def test_baseline_freezes_at_the_end_of_the_warm_up() -> None:
+    """Median and interquartile range are of the warm-up's finite values, and stay."""
+    baseline = Baseline(5)
+    ended = [baseline.update(loss=value, grad_norm=None) for value in (1.0, 2.0, math.nan, 3.0, 4.0)]
+    assert ended == [False] * 4 + [True]
+    assert baseline.frozen == {"loss": (2.5, 1.5)}
+    assert baseline.update(loss=100.0) is False
+    assert baseline.frozen == {"loss": (2.5, 1.5)}
+
+
+def test_no_warm_up_means_ready_at_once() -> None:
+    """With zero steps of warm-up, limits hold from the start."""
+    assert Baseline(0).ready
