@@ -1,0 +1,111 @@
+"""Every exception that the controller raises on purpose; each message is one sentence with the way out.
+
+TrainswitchError
+└── ControllerError             carries the HTTP status that tells the caller whether a retry can help
+    ├── SettingsError           a setting of the controller is not valid (also a ConfigError)
+    ├── PolicyError             the policy file is not valid (also a ConfigError)
+    ├── ServeError              the controller cannot open its port or its TLS files
+    ├── TokenError              a token file is missing, empty or readable by others            503
+    ├── JournalError            the journal cannot be opened, read or committed                 503
+    ├── NotReady                journal and control folder have not been reconciled yet         503
+    ├── ControlFolderError      the control folder cannot be listed                             503
+    └── RequestError            the request itself is at fault: repeating it cannot help
+        ├── MalformedBody       not JSON                                                        400
+        ├── Unauthorized        the bearer token is missing or wrong                            401
+        ├── NotFound            no such run or command                                          404
+        ├── Conflict            the command's or the run's state does not allow it              409
+        ├── BodyTooLarge        the body is over the limit                                      413
+        └── Unprocessable       JSON, but not what belongs here                                 422
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trainswitch.errors import ConfigError, TrainswitchError
+
+
+class ControllerError(TrainswitchError):
+    """Base of everything that the controller raises on purpose.
+
+    Attributes:
+        status: the HTTP status of the answer: 5xx where a retry can help, 4xx where it cannot.
+    """
+
+    status: ClassVar[int] = 500
+
+
+class SettingsError(ControllerError, ConfigError):
+    """A setting of the controller is unknown, misplaced or out of bounds."""
+
+
+class PolicyError(ControllerError, ConfigError):
+    """The policy file cannot be read, or a key or value in it is not valid."""
+
+
+class ServeError(ControllerError):
+    """The controller cannot open its port or its TLS files."""
+
+
+class TokenError(ControllerError):
+    """A token file is missing, empty, or readable by others than its owner."""
+
+    status = 503
+
+
+class JournalError(ControllerError):
+    """The journal cannot be opened, read or committed; nothing was half stored."""
+
+    status = 503
+
+
+class NotReady(ControllerError):
+    """The controller has not reconciled journal and control folder yet."""
+
+    status = 503
+
+
+class ControlFolderError(ControllerError):
+    """The control folder cannot be listed."""
+
+    status = 503
+
+
+class RequestError(ControllerError):
+    """The request itself is at fault; repeating it cannot help."""
+
+    status = 400
+
+
+class MalformedBody(RequestError):
+    """The body is not JSON."""
+
+
+class Unauthorized(RequestError):
+    """The bearer token is missing or wrong."""
+
+    status = 401
+
+
+class NotFound(RequestError):
+    """No such run or command."""
+
+    status = 404
+
+
+class Conflict(RequestError):
+    """The state of the command or of the run does not allow what was asked."""
+
+    status = 409
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than the limit."""
+
+    status = 413
+
+
+class Unprocessable(RequestError):
+    """The body is JSON, but not what belongs here."""
+
+    status = 422

@@ -1,0 +1,160 @@
+"""The controller as one object, without HTTP: built from its settings, started, asked, stopped."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from trainswitch.intervention.commands import check_run_name
+from trainswitch_controller import intake, orders, runs
+from trainswitch_controller.alerts import Webhook
+from trainswitch_controller.auth import TokenFile
+from trainswitch_controller.dispatch import Dispatcher
+from trainswitch_controller.errors import ControllerError, NotReady
+from trainswitch_controller.journal import Journal
+from trainswitch_controller.ledger import Ledger
+from trainswitch_controller.metrics import Metrics
+from trainswitch_controller.policy import load_policy
+from trainswitch_controller.records import CommandRecord, DecisionRecord
+from trainswitch_controller.settings import Settings
+from trainswitch_controller.validation import Strict, Text
+
+log = logging.getLogger(__name__)
+
+_RECENT_S = 86400.0
+"""How far back applied commands are put into the metrics again after a start."""
+
+
+class Order(Strict):
+    """What an operator asks for."""
+
+    action: str = Field(max_length=128)
+    params: dict[str, Any] = Field(default={})
+    reason: Text = Field(default="", max_length=orders.MAX_REASON)
+
+
+class Controller:
+    """One controller; `now` returns Unix seconds.
+
+    Raises:
+        ControllerError: policy, tokens or journal_url are not usable.
+    """
+
+    def __init__(self, settings: Settings, now: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        policy, policy_sha256 = load_policy(settings.policy)
+        self.tokens = {
+            role: TokenFile(path, role)
+            for role, path in (
+                ("alertmanager", settings.alertmanager_token_file),
+                ("operator", settings.operator_token_file),
+            )
+        }
+        for token in self.tokens.values():
+            token.token()
+        self.metrics = Metrics(policy.alerts)
+        self.journal = Journal(settings.journal_url)
+        self._ledger = Ledger(self.journal, policy, settings.control_dir, self.metrics, now)
+        self._dispatcher = Dispatcher(self._ledger, policy_sha256, settings.poll_interval_s)
+
+    def start(self) -> None:
+        """Reconcile journal and files, and begin to dispatch."""
+        self._dispatcher.look()
+        try:
+            self.journal.read(self._restore_metrics)
+        except ControllerError as error:
+            log.warning("metrics do not know what was before this start: %s", error)
+        self._dispatcher.start()
+
+    def stop(self) -> None:
+        """Write what was committed, then close the journal."""
+        self._dispatcher.stop()
+        self.journal.close()
+
+    def deliver(self, webhook: Webhook) -> intake.Receipt:
+        """Commit one delivery with its episodes, decisions and commands, and have the commands written.
+
+        Raises:
+            NotReady: journal and control folder have not been reconciled yet.
+            JournalError: it could not be committed; nothing of it is stored.
+        """
+        self._require_ready()
+        receipt = self._ledger.change(lambda unit: intake.receive(unit, webhook))
+        self._dispatcher.wake()
+        self._ledger.note(receipt.judged)
+        if receipt.truncated_alerts:
+            self.metrics.truncated(receipt.truncated_alerts)
+            log.error(
+                "Alertmanager left %d alerts out of delivery %d: remove max_alerts from its webhook_config.",
+                receipt.truncated_alerts,
+                receipt.delivery,
+            )
+        return receipt
+
+    def order(self, run: str, order: Order) -> CommandRecord:
+        """Commit an operator's command and have it written.
+
+        Raises:
+            RunNameError: the run name is not allowed.
+            ControllerError: see `orders.order`; or the journal cannot commit.
+        """
+        check_run_name(run)
+        self._require_ready()
+        command = self._ledger.change(
+            lambda unit: orders.order(unit, run, order.action, order.params, order.reason)
+        )
+        self._dispatcher.wake()
+        return command
+
+    def approve(self, command_id: str) -> CommandRecord:
+        """Commit an operator's consent and have the command written.
+
+        Raises:
+            ControllerError: see `orders.approve`; or the journal cannot commit.
+        """
+        self._require_ready()
+        command = self._ledger.change(lambda unit: orders.approve(unit, command_id))
+        self._dispatcher.wake()
+        return command
+
+    def problems(self) -> list[str]:
+        """Return why the controller cannot do its work at present, one sentence each; empty if it can."""
+        found = [*self._dispatcher.problems()]
+        if self.journal.problem is not None:
+            found.append(self.journal.problem)
+        checks: list[Callable[[], object]] = [
+            self._require_ready,
+            lambda: self.journal.read(lambda session: session.execute(select(1))),
+            lambda: runs.list_runs(self.settings.control_dir),
+            *(token.token for token in self.tokens.values()),
+        ]
+        for check in checks:
+            try:
+                check()
+            except ControllerError as error:  # noqa: PERF203 - five checks, each on its own
+                found.append(str(error))
+        return list(dict.fromkeys(found))
+
+    def _require_ready(self) -> None:
+        if self._dispatcher.epoch is None:
+            raise NotReady("the controller has not reconciled its journal and control folder yet: try again.")
+
+    def _restore_metrics(self, session: Session) -> None:
+        seen = session.scalar(select(func.max(DecisionRecord.at)).where(DecisionRecord.outcome == "watchdog"))
+        self.metrics.watchdog.set(seen or 0.0)
+        newest = (
+            select(CommandRecord.run, CommandRecord.action, func.max(CommandRecord.finished_at))
+            .where(
+                CommandRecord.state == "applied", CommandRecord.finished_at > self._ledger.now() - _RECENT_S
+            )
+            .group_by(CommandRecord.run, CommandRecord.action)
+        )
+        for run, action, at in session.execute(newest):
+            assert at is not None  # the condition above leaves none without
+            self.metrics.applied(run, action, at)

@@ -1,0 +1,72 @@
+"""The controller's settings: where its files are, and where it listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from typing_extensions import Self
+
+from trainswitch_controller.errors import SettingsError
+from trainswitch_controller.validation import Strict, first_fault
+
+
+class Settings(Strict):
+    """What one controller is given at its start; nothing here changes while it runs."""
+
+    control_dir: Path
+    """Holds ``<run>/commands.json`` and ``<run>/status.json``; the trainers create the run folders."""
+    journal_url: str
+    """SQLAlchemy URL, such as ``sqlite:////var/lib/trainswitch/journal.db`` or ``postgresql+psycopg://…``."""
+    policy: Path
+    """The YAML file that says which alert causes what."""
+    alertmanager_token_file: Path
+    """Bearer token that Alertmanager presents at the webhook; readable by its owner only."""
+    operator_token_file: Path
+    """Bearer token that people and scripts present at every other ``/api/v1`` address."""
+    host: str = "127.0.0.1"
+    """Address to listen at; anything but loopback should have TLS."""
+    port: int = Field(default=9095, ge=0, le=65535)
+    """Port to listen at; 0 takes any free one and logs it."""
+    max_body_bytes: int = Field(default=1_048_576, ge=1, le=64 * 1_048_576)
+    """Largest request body that is read."""
+    poll_interval_s: float = Field(default=0.2, gt=0.0, le=60.0)
+    """Seconds between two looks at the status files; commands are written at once, not at this pace."""
+    tls_cert: Path | None = None
+    """PEM certificate chain; with `tls_key`, the controller speaks HTTPS only."""
+    tls_key: Path | None = None
+    """PEM private key of `tls_cert`."""
+
+    @field_validator("journal_url")
+    @classmethod
+    def _durable(cls, value: str) -> str:
+        try:
+            url = make_url(value)
+        except ArgumentError:
+            raise ValueError("this is not a database URL; write for example sqlite:///journal.db") from None
+        if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+            raise ValueError(
+                "a journal in memory forgets what it promised; name a file: sqlite:///journal.db"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _whole_tls(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        return self
+
+
+def parse_settings(values: dict[str, Any]) -> Settings:
+    """Return the settings that `values` describe.
+
+    Raises:
+        SettingsError: a setting is unknown, missing or out of bounds; the sentence names it and its value.
+    """
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(f"controller settings: {first_fault(error)}") from None
