@@ -1,0 +1,159 @@
+"""The commands that change a run: pause, resume, snapshot, reduce-lr, rollback, stop; and approve."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from trainswitch.intervention.commands import check_action, check_run_name
+from trainswitch_controller.cli.client import connect
+from trainswitch_controller.cli.options import (
+    ControllerOption,
+    HomeOption,
+    JsonOption,
+    RunArgument,
+    TokenFileOption,
+    resolve_home,
+)
+from trainswitch_controller.cli.output import Report
+from trainswitch_controller.cli.waiting import report_command, wait_for_answer
+
+ReasonOption = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the journal.", show_default=False)
+]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the trainer's answer.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Longest wait.")]
+Action = tuple[str, dict[str, Any]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to `app`."""
+    for function, example in (
+        (pause, 'trainswitch pause gpt2 --snapshot --reason "loss looks odd"'),
+        (resume, "trainswitch resume gpt2"),
+        (snapshot, "trainswitch snapshot gpt2 --timeout 120"),
+        (reduce_lr, "trainswitch reduce-lr gpt2 --factor 0.3"),
+        (rollback, "trainswitch rollback gpt2 --lr-factor 0.5"),
+        (stop, "trainswitch stop gpt2 --no-snapshot"),
+    ):
+        name = function.__name__.replace("_", "-")
+        app.command(name, epilog=f"Example: {example}")(_with_common_options(function))
+    app.command(epilog="Example: trainswitch approve 01J9ZQ4T")(approve)
+
+
+def pause(
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="Save a checkpoint as well.")] = False,
+) -> Action:
+    """Hold a run at its next step; nothing is lost."""
+    return ("pause_and_snapshot" if snapshot else "pause"), {}
+
+
+def resume() -> Action:
+    """Let a paused run go on."""
+    return "resume", {}
+
+
+def snapshot() -> Action:
+    """Save a checkpoint of a run now."""
+    return "snapshot", {}
+
+
+def reduce_lr(
+    factor: Annotated[
+        float | None,
+        typer.Option("--factor", help="What the learning rates are multiplied by.", show_default="0.5"),
+    ] = None,
+) -> Action:
+    """Multiply a run's learning rates by a factor below 1."""
+    return "reduce_lr", _given(factor=factor)
+
+
+def rollback(
+    step: Annotated[
+        int | None,
+        typer.Option("--step", help="Load the checkpoint of this step.", show_default="newest stable one"),
+    ] = None,
+    lr_factor: Annotated[
+        float | None,
+        typer.Option("--lr-factor", help="Multiply the learning rates afterwards.", show_default="unchanged"),
+    ] = None,
+) -> Action:
+    """Put a run back to a checkpoint."""
+    return "rollback", _given(step=step, lr_factor=lr_factor)
+
+
+def stop(
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot/--no-snapshot", help="Save a checkpoint before the loop ends.")
+    ] = True,
+) -> Action:
+    """End a run's loop after its next step."""
+    return "stop", {"snapshot": snapshot}
+
+
+def approve(
+    command_id: Annotated[str, typer.Argument(metavar="COMMAND_ID", show_default=False)],
+    wait: WaitOption = True,
+    timeout: TimeoutOption = 30.0,
+    controller: ControllerOption = None,
+    token_file: TokenFileOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Approve a command that the policy's mode 'approve' holds back."""
+    with connect(resolve_home(home), controller, token_file) as client:
+        command = client.approve(command_id)
+        if wait:
+            command = wait_for_answer(client, command, timeout)
+    raise typer.Exit(report_command(Report(as_json=as_json), command))
+
+
+def _send(
+    action: str,
+    params: dict[str, Any],
+    run: RunArgument,
+    *,
+    reason: ReasonOption = "",
+    wait: WaitOption = True,
+    timeout: TimeoutOption = 30.0,
+    controller: ControllerOption = None,
+    token_file: TokenFileOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    check_run_name(run)
+    check_action(action, params)
+    with connect(resolve_home(home), controller, token_file) as client:
+        command = client.issue(run, action, params, reason)
+        if wait:
+            command = wait_for_answer(client, command, timeout)
+    raise typer.Exit(report_command(Report(as_json=as_json), command))
+
+
+def _with_common_options(action: Callable[..., Action]) -> Callable[..., None]:
+    """Return the command for `action`: its own options, and those that sending any action takes."""
+    own = inspect.signature(action, eval_str=True).parameters
+    common = inspect.signature(_send, eval_str=True).parameters
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (common["run"], *own.values(), *list(common.values())[3:])
+    ]
+
+    @functools.wraps(action)
+    def command(**given: Any) -> None:
+        name, params = action(**{option: given.pop(option) for option in own})
+        _send(name, params, **given)
+
+    # typer reads both to find a command's options.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    """Leave out what was not given, so that the action's own default holds."""
+    return {name: value for name, value in params.items() if value is not None}
