@@ -1,0 +1,1 @@
+"""Measurements against the bars of docs/architecture.md; each exits with 1 where its bar is missed."""
