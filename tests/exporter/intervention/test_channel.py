@@ -38,7 +38,7 @@ class Side:
     def answer(self, seq: int, result: str = "applied") -> None:
         """Answer command `seq`."""
         self.channel.answer(
-            CommandOutcome(id=f"c{seq}", seq=seq, action="pause", result=result, step=1, at=time.time())  # type: ignore[arg-type]
+            CommandOutcome(id=f"c{seq}", seq=seq, action="pause", result=result, step=1, at=time.time())
         )
 
     def status(self) -> Any:
