@@ -7,6 +7,7 @@ import sys
 import typer
 
 from benchmarks.latency import command as latency
+from benchmarks.overhead import command as overhead
 from trainswitch.errors import TrainswitchError
 from trainswitch_controller.cli.output import complain
 
@@ -22,6 +23,7 @@ def main() -> int:
     )
     app.callback()(lambda: None)
     app.command("latency", epilog="Example: scripts/bench latency --json")(latency.run)
+    app.command("overhead", epilog="Example: scripts/bench overhead --json")(overhead.run)
     try:
         app(prog_name="scripts/bench")
     except TrainswitchError as error:

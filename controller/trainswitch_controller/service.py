@@ -137,7 +137,7 @@ class Controller:
         for check in checks:
             try:
                 check()
-            except ControllerError as error:  # noqa: PERF203 - five checks, each on its own
+            except ControllerError as error:
                 found.append(str(error))
         return list(dict.fromkeys(found))
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from trainswitch.config import (
     CheckpointConfig,
     ControlConfig,
-    LimitConfig,
     MonitorConfig,
     ServerConfig,
     StatisticsConfig,
 )
 from trainswitch.errors import TrainswitchError
+from trainswitch.limits import LimitConfig, PhaseConfig
 from trainswitch.monitor import Monitor, attach
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "LimitConfig",
     "Monitor",
     "MonitorConfig",
+    "PhaseConfig",
     "ServerConfig",
     "StatisticsConfig",
     "TrainswitchError",

@@ -14,14 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainswitch.config import MonitorConfig, load_config
-from trainswitch.errors import CheckpointError, ConfigError, RingError
+from trainswitch.config import MonitorConfig, load_config, with_isolation
+from trainswitch.errors import ActionRefused, CheckpointError, ConfigError, RingError, ServerError
 from trainswitch.intervention.actions import Interventions
 from trainswitch.intervention.channel import ControlChannel
 from trainswitch.intervention.commands import ACTIONS, CommandOutcome, RunState, check_run_name
 from trainswitch.metrics.catalogue import SKIP_REASONS
 from trainswitch.metrics.endpoint import Endpoint
+from trainswitch.metrics.isolated import IsolatedEndpoint
 from trainswitch.probes.readout import HostValues, Readout, Scalar, to_float
+from trainswitch.probes.sampling import changed_sampling, check_sampling
+from trainswitch.processes import start_ticks
 from trainswitch.recording.records import LABEL_BYTES, Kind
 from trainswitch.recording.ring import StepRing
 from trainswitch.recording.steps import Step, StepRecorder
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from trainswitch.intervention.control_file import CheckpointEntry
     from trainswitch.intervention.learning_rate import LearningRateScale
     from trainswitch.intervention.training_state import HasStateDict, TrainingState
-    from trainswitch.probes.gradients import GradientNorm
+    from trainswitch.probes.collectives import Collectives
+    from trainswitch.probes.layers import Layers
+    from trainswitch.probes.model import ModelProbes
 
 logger = logging.getLogger("trainswitch")
 
@@ -49,6 +54,16 @@ class Monitor:
     ends or holds up the training. Only a wrong setting raises, and only at the start.
     """
 
+    def __new__(
+        cls, *, config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None, **_: Any
+    ) -> Monitor:
+        """Make a `MonitorOff` where the configuration switches the monitor off; its `__init__` follows."""
+        if load_config(config).enabled:
+            return super().__new__(cls)
+        from trainswitch.monitor_off import MonitorOff
+
+        return super().__new__(MonitorOff)
+
     def __init__(
         self,
         *,
@@ -59,6 +74,8 @@ class Monitor:
         state: Mapping[str, HasStateDict] | None = None,
         config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,
         step: int = 0,
+        scaler: torch.amp.GradScaler | None = None,
+        isolate: bool | None = None,
     ) -> None:
         """Begin to watch.
 
@@ -70,27 +87,39 @@ class Monitor:
             state: further named objects with ``state_dict``/``load_state_dict`` to save and roll back.
             config: path to a YAML file, a dict, or a `MonitorConfig`.
             step: number of steps the run has behind it, when it is resumed.
+            scaler: of automatic mixed precision; loss scale and skipped steps are read from it, and it is
+                saved and rolled back with the rest.
+            isolate: whether a process of its own serves the metrics; None leaves it to the configuration.
 
         Raises:
             ConfigError: a setting, or the run's name, is not valid.
             ServerError: the endpoint's token or certificate cannot be used.
         """
         self.run = check_run_name(run)
-        self.config = load_config(config)
+        self.config = with_isolation(load_config(config), isolate)
         self.rank, self.world_size, self._local_rank = _rank()
         self._node = socket.gethostname()
         self._closed = False
+        self._sampling = self.config.sampling
         self._first_step = True
         self._reported: set[str] = set()
         self._data_wait = 0.0
         self._micro: list[Scalar] = []
         self._newest_checkpoints: dict[str, CheckpointEntry] = {}
         self._owner = os.getpid()
-        self._ring = self._open_ring("none" if model is None and optimizer is None else "torch")
+        parts = {"model": model, "optimizer": optimizer}
+        self._attached = [name for name, part in parts.items() if part is not None]
+        check_sampling(self.config.sampling, self.config.sampling.model_fields_set, self._attached)
+        layers = _layers_of(model, self.config.layers.max_series)
+        self._ring = self._open_ring(
+            "torch" if self._attached else "none", _parameters(self.config, model), layers, step
+        )
         self._recorder = StepRecorder(self._ring, self._on_nonfinite)
-        self._readout = Readout(self._publish)
-        self._learning_rate, self._gradients = _hook_into(optimizer)
-        self._training, self._store = self._open_checkpoints(model, optimizer, scheduler, state or {})
+        self._readout = Readout(self._publish, width=4)
+        self._learning_rate = _scale_of(optimizer)
+        self._probes = self._open_probes(model, optimizer, layers, scaler, step)
+        state = {**({} if scaler is None else {"scaler": scaler}), **(state or {})}
+        self._training, self._store = self._open_checkpoints(model, optimizer, scheduler, state)
         self._channel = ControlChannel(
             self.config.control,
             self.run,
@@ -107,14 +136,18 @@ class Monitor:
             learning_rate=self._learning_rate,
             world_size=self.world_size,
             on_answer=self._on_answer,
+            statistics=self._statistics_state,
+            on_restored=self._on_restored,
         )
         self._interventions.step = step
-        self._endpoint = Endpoint(self._ring.reader(), self._local_rank, version())
+        self._endpoint = self._open_endpoint()
         self._start()
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _open_ring(self, framework: str) -> StepRing:
+    def _open_ring(
+        self, framework: str, parameters: int | None, layers: Layers | None, step: int
+    ) -> StepRing:
         meta = {
             "run": self.run,
             "rank": self.rank,
@@ -122,13 +155,65 @@ class Monitor:
             "framework": framework,
             "world_size": self.world_size,
             "started_at": time.time(),
+            "step": step,
+            "pid": os.getpid(),
+            "pid_started": start_ticks(os.getpid()),
+            "local_rank": self._local_rank,
+            "parameters": parameters,
+            "layers": layers.names if layers is not None else (),
+            "activations": layers.activation_names if layers is not None else (),
             "config": self.config.model_dump(mode="json"),
         }
         try:
             return StepRing.create(meta, self.config.ring_records)
         except RingError as error:
             logger.warning("%s Going on in private memory: no black box outlives this process.", error)
+            if self.config.isolate:
+                logger.warning("isolate needs shared memory: a thread of the trainer serves the metrics.")
             return StepRing.private(meta, self.config.ring_records)
+
+    def _open_probes(
+        self,
+        model: torch.nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+        layers: Layers | None,
+        scaler: torch.amp.GradScaler | None,
+        step: int,
+    ) -> ModelProbes | None:
+        if not self._attached and scaler is None:
+            return None
+        from trainswitch.probes.model import ModelProbes
+
+        return ModelProbes(
+            model,
+            optimizer,
+            layers=layers,
+            sampling=self.config.sampling,
+            settings=self.config.layers,
+            rank=self.rank,
+            step=step,
+            append=self._ring.append,
+            scaler=scaler,
+        )
+
+    def _open_endpoint(self) -> Endpoint | IsolatedEndpoint:
+        try:
+            if self.config.isolate and self._ring.path is not None:
+                return IsolatedEndpoint(
+                    self._ring, self._local_rank, version(), on_restart=self._on_sidecar_restart
+                )
+            return Endpoint(self._ring.reader(), self._local_rank, version())
+        except ServerError:
+            self._ring.close()
+            raise
+
+    def _on_sidecar_restart(self) -> None:
+        """Say again what a new sidecar does not find in the ring when it was said long ago."""
+        self._newest_checkpoints = {}
+        said = None
+        while said != self._channel.state:  # the training thread may change it in between
+            said = self._channel.state
+            self._record(Kind.STATE, label=said)
 
     def _open_checkpoints(
         self,
@@ -157,11 +242,20 @@ class Monitor:
         self._endpoint.start()
         if self.rank == 0:
             self._channel.open()
+        self._collectives = self._watch_collectives()
         atexit.register(self._at_exit)
         logger.info(
             "run %s is watched: %s, control folder %s", self.run, self.url, self.config.control.folder
         )
         self._mark = time.perf_counter()
+
+    def _watch_collectives(self) -> Collectives | None:
+        distributed = sys.modules.get("torch.distributed")
+        if self.world_size == 1 or distributed is None or not distributed.is_available():
+            return None
+        from trainswitch.probes.collectives import Collectives
+
+        return Collectives(self._ring.append, lambda: self._interventions.step)
 
     @property
     def url(self) -> str | None:
@@ -201,9 +295,22 @@ class Monitor:
         Raises:
             ConfigError: no optimizer was attached.
         """
-        if self._gradients is None:
+        if self._probes is None:
             raise ConfigError("clip_grad_norm_() needs the optimizer: pass it to attach().")
-        return self._gradients.clip(parameters, max_norm)
+        return self._probes.clip(parameters, max_norm)
+
+    def set_sampling(self, **intervals: int) -> None:
+        """Change how often signals are measured, from the step after the next call of `step`.
+
+        Args:
+            intervals: steps by signal, as in the settings' section ``sampling``; 0 is never.
+
+        Raises:
+            ConfigError: a name is unknown, an interval is not a whole number from 0, or it has no effect.
+        """
+        self._sampling = changed_sampling(self._sampling, intervals, self._attached)
+        if self._probes is not None:
+            self._probes.sampling = self._sampling
 
     def step(
         self,
@@ -221,7 +328,7 @@ class Monitor:
         Args:
             loss: of the step, a number or a 0-d tensor on any device; None on a rank that has none.
             grad_norm: L2 norm before clipping; by default as measured in `clip_grad_norm_` or in the
-                optimizer's pre-step hook.
+                optimizer's pre-step hook. Of a DTensor, this rank's share is taken, without communication.
             samples: consumed by this step.
             tokens: consumed by this step.
             epoch: may be a fraction.
@@ -263,10 +370,14 @@ class Monitor:
         if self._micro:
             self._micro = []
         clipped_at = None
-        if self._gradients is not None:
-            measured, clipped_at = self._gradients.take()
+        scaling: tuple[Scalar, ...] = ()
+        if self._probes is not None:
+            measured, clipped_at = self._probes.take()
+            scaling = self._probes.take_loss_scale()
             if grad_norm is None:
                 grad_norm = measured
+            elif hasattr(grad_norm, "to_local"):
+                grad_norm = self._probes.share(grad_norm)
         if skipped is not None and skipped not in SKIP_REASONS:
             self._report(
                 "skipped", f"skipped={skipped!r} is not a reason: use one of {', '.join(SKIP_REASONS)}."
@@ -294,12 +405,17 @@ class Monitor:
             time.perf_counter() - start,
         )
         self._data_wait = 0.0
-        self._readout.submit(step, (loss, grad_norm))
+        self._readout.submit(step, (loss, grad_norm, *scaling))
+        if self._probes is not None:
+            self._probes.end_step(step.number)
 
     def _publish(self, step: Step, values: HostValues) -> None:
+        if len(values) > 2:
+            step = step.scaled(*values[2:])
+            values = values[:2]
         self._recorder.write(step, values)
-        if self._gradients is not None and step.clipped_at is None:
-            self._gradients.observe(values[1])
+        if self._probes is not None and step.clipped_at is None:
+            self._probes.observe(values[1])
 
     def _on_nonfinite(self, step: int) -> None:
         if self._store is not None:
@@ -327,6 +443,57 @@ class Monitor:
                 CheckpointError("state", f"step {step} was not saved: {type(error).__name__}: {error}")
             )
         self._record(Kind.PHASE, (time.perf_counter() - start,), label="checkpoint")
+
+    def restore(self, step: int | None = None) -> int | None:
+        """Go on from a checkpoint of this run; call it before the first step of what may be a resumed run.
+
+        Everything attached, the random-number generators, the factor on the learning rate and the statistics
+        are put back, so the first step is judged by the limits of the last. Checkpoints of later steps become
+        suspect, since the run goes on without them.
+
+        Args:
+            step: of the checkpoint; by default the newest stable one or, where no stable one can be read, the
+                newest on probation.
+
+        Returns:
+            The step that the run goes on from; None where there is no checkpoint, so the run is a new one.
+
+        Raises:
+            ActionRefused: nothing was attached, or the run has several ranks.
+            CheckpointError: there are checkpoints, but not the one asked for, or none that can be loaded.
+        """
+        if self.world_size > 1:
+            raise ActionRefused(
+                f"restore() needs a run of one rank and this one has {self.world_size}: load a checkpoint in "
+                "the training script, on every rank, and pass step= to attach()."
+            )
+        if self._store is not None and step is None and not self._store.entries():
+            return None
+        restored = self._interventions.restore(step).step
+        self._first_step = True
+        return restored
+
+    def _on_restored(self, step: int, meta: Mapping[str, Any]) -> None:
+        """Hear that a checkpoint was loaded."""
+        self._readout.flush()  # earlier steps must not arrive later; loading has waited for them anyway
+        self._record(Kind.RESTORED, step=step)
+        self._channel.step = step
+        self._micro = []
+        self._data_wait = 0.0
+        statistics = meta.get("statistics")
+        if statistics is None:
+            return
+        try:
+            self._endpoint.load_statistics(statistics)
+        except Exception as error:  # noqa: BLE001 - the run is restored already, and that is what counts
+            self._report("statistics", f"the checkpoint's statistics are not used, these go on: {error}.")
+
+    def _statistics_state(self) -> dict[str, Any] | None:
+        try:
+            return self._endpoint.statistics_state()
+        except Exception as error:  # noqa: BLE001 - a checkpoint is worth having without them
+            self._report("statistics", f"a checkpoint has no statistics: {type(error).__name__}: {error}")
+            return None
 
     def _checkpoint_failed(self, error: CheckpointError) -> None:
         self._record(Kind.CHECKPOINT_FAILED, label=error.reason)
@@ -397,13 +564,20 @@ class Monitor:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Tell evaluation and training apart: within it, the run's state is ``evaluating``."""
+        """Tell evaluation and training apart: within it, the run's state is ``evaluating``.
+
+        What the step around it has taken so far, its wait for data too, remains the step's.
+        """
         self._change_state("evaluating")
-        self._mark = time.perf_counter()
+        start = time.perf_counter()
+        taken, waited = start - self._mark, self._data_wait
+        self._mark = start
         try:
             yield
         finally:
             self._account("evaluate")
+            self._mark -= taken
+            self._data_wait = waited
             self._change_state("running")
 
     def evaluate(self, **metrics: Scalar) -> None:
@@ -421,7 +595,7 @@ class Monitor:
                 continue
             number = to_float(value)
             if number is not None:
-                self._record(Kind.EVALUATION, (number,), label=name)
+                self._record(Kind.EVALUATION, (number,), label=name, step=self._interventions.step)
 
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -437,7 +611,7 @@ class Monitor:
         atexit.unregister(self._at_exit)
         final: RunState = state or ("stopped" if self.should_stop else "finished")
         for part in (
-            self._readout.flush,
+            self._flush,
             self._end_checkpoints,
             lambda: self._change_state(final),
             lambda: self._channel.close(final) if self.rank == 0 else None,
@@ -446,8 +620,13 @@ class Monitor:
         ):
             try:
                 part()
-            except Exception as error:  # noqa: BLE001, PERF203 - each part must end, whatever the others do
+            except Exception as error:  # noqa: BLE001 - each part must end, whatever the others do
                 self._report(f"close {part}", f"ending the monitor: {type(error).__name__}: {error}")
+
+    def _flush(self) -> None:
+        self._readout.flush()
+        if self._probes is not None:
+            self._probes.flush()
 
     def _end_checkpoints(self) -> None:
         if self._store is not None:
@@ -457,8 +636,10 @@ class Monitor:
             self._on_poll()
 
     def _detach(self) -> None:
-        if self._gradients is not None:
-            self._gradients.detach()
+        if self._collectives is not None:
+            self._collectives.detach()
+        if self._probes is not None:
+            self._probes.detach()
         if self._learning_rate is not None:
             self._learning_rate.detach()
         self._ring.close()
@@ -481,13 +662,14 @@ class Monitor:
         now = time.perf_counter()
         self._record(Kind.PHASE, (now - self._mark,), label=phase)
         self._mark = now
+        self._data_wait = 0.0  # a wait in that time is part of it
 
     def _change_state(self, state: RunState) -> None:
-        self._channel.announce(state)
         self._record(Kind.STATE, label=state)
+        self._channel.announce(state)
 
-    def _record(self, kind: Kind, values: tuple[float, ...] = (), *, label: str = "") -> None:
-        self._ring.append(kind, 0, values, label=label)
+    def _record(self, kind: Kind, values: tuple[float, ...] = (), *, label: str = "", step: int = 0) -> None:
+        self._ring.append(kind, step, values, label=label)
 
     def _report(self, what: str, sentence: str) -> None:
         """Log a trouble once; training goes on."""
@@ -505,22 +687,49 @@ def attach(
     state: Mapping[str, HasStateDict] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,
     step: int = 0,
+    scaler: torch.amp.GradScaler | None = None,
+    isolate: bool | None = None,
 ) -> Monitor:
     """Watch a PyTorch training run; see `Monitor` for the arguments."""
     return Monitor(
-        run=run, model=model, optimizer=optimizer, scheduler=scheduler, state=state, config=config, step=step
+        run=run,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        state=state,
+        config=config,
+        step=step,
+        scaler=scaler,
+        isolate=isolate,
     )
 
 
-def _hook_into(
-    optimizer: torch.optim.Optimizer | None,
-) -> tuple[LearningRateScale | None, GradientNorm | None]:
-    if optimizer is None:
-        return None, None
-    from trainswitch.intervention.learning_rate import LearningRateScale
-    from trainswitch.probes.gradients import GradientNorm
+def _layers_of(model: torch.nn.Module | None, max_series: int) -> Layers | None:
+    if model is None:
+        return None
+    from trainswitch.probes.layers import Layers
 
-    return LearningRateScale(optimizer), GradientNorm(optimizer)
+    return Layers(model, max_series)
+
+
+def _scale_of(optimizer: torch.optim.Optimizer | None) -> LearningRateScale | None:
+    if optimizer is None:
+        return None
+    from trainswitch.intervention.learning_rate import LearningRateScale
+
+    return LearningRateScale(optimizer)
+
+
+def _parameters(config: MonitorConfig, model: torch.nn.Module | None) -> int | None:
+    """Count the model's parameters, where the FLOPs of a token are estimated from them."""
+    if not config.throughput.estimated:
+        return None
+    if model is None:
+        raise ConfigError(
+            "throughput.peak_flops has no effect without the FLOPs of the model: attach the model, or set "
+            "throughput.flops_per_token or throughput.flops_per_step."
+        )
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def version() -> str:

@@ -25,6 +25,7 @@ COMMANDS = [
     ("stop",),
     ("serve",),
     ("demo",),
+    ("metrics",),
     ("stack", "up"),
     ("stack", "down"),
     ("stack", "status"),
@@ -45,7 +46,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
     assert answer.stdout.startswith("trainswitch ")
 
 
-@pytest.mark.parametrize("package", ["typer", "rich", "requests", "psutil"])
+@pytest.mark.parametrize("package", ["typer", "rich", "requests"])
 def test_a_base_install_says_which_extra_is_missing(package: str) -> None:
     """Without the extra's packages, one sentence gives the command that installs them; exit code 2."""
     answer = python(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from gpt import GPT, GPTConfig, TextBatches, english_text
 
@@ -21,7 +22,7 @@ def unwatched() -> Iterator[None]:
     yield None
 
 
-def losses(home: Path, *, watched: bool) -> list[float]:
+def losses(home: Path, *, watched: bool, isolate: bool = False) -> list[float]:
     """Train the example's GPT for `STEPS` steps, with dropout so that random numbers matter."""
     torch.manual_seed(0)
     text, _ = english_text()
@@ -34,6 +35,7 @@ def losses(home: Path, *, watched: bool) -> list[float]:
     settings: dict[str, Any] = {
         "server": {"port": 0, "linger_seconds": 0},
         "checkpoint": {"interval_steps": 20, "probation_steps": 10},
+        "isolate": isolate,
     }
     found = []
     with (
@@ -59,12 +61,13 @@ def losses(home: Path, *, watched: bool) -> list[float]:
     return found
 
 
-def test_losses_of_200_steps_are_bit_identical_with_the_monitor_on_and_off(home: Path) -> None:
+@pytest.mark.parametrize("isolate", [False, True])
+def test_losses_of_200_steps_are_bit_identical_with_the_monitor_on_and_off(home: Path, isolate: bool) -> None:
     """Everything on (clipping, checkpoints, scheduler, RNG) changes not one bit of 200 losses."""
     torch.use_deterministic_algorithms(True)
     try:
         off = losses(home, watched=False)
-        on = losses(home, watched=True)
+        on = losses(home, watched=True, isolate=isolate)
     finally:
         torch.use_deterministic_algorithms(False)
     assert len(off) == STEPS

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from trainswitch.errors import TrainswitchError
-from trainswitch_controller.cli import actions, demo, queries, serve, stack_commands
+from trainswitch_controller.cli import actions, demo, metrics_command, queries, serve, stack_commands
 from trainswitch_controller.cli.errors import exit_code_of
 from trainswitch_controller.cli.output import complain
 from trainswitch_controller.cli.version import package_version
 
-_COMMANDS = (demo, stack_commands, queries, actions, serve)
+_COMMANDS = (demo, stack_commands, queries, actions, serve, metrics_command)
 """Modules with ``register(app)``, in the order in which the help lists their commands."""
 
 

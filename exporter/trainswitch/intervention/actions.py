@@ -25,6 +25,7 @@ from trainswitch.intervention.commands import (
 
 if TYPE_CHECKING:
     from trainswitch.intervention.checkpoints import CheckpointStore, SaveResult
+    from trainswitch.intervention.control_file import CheckpointEntry
     from trainswitch.intervention.learning_rate import LearningRateScale
     from trainswitch.intervention.training_state import TrainingState
 
@@ -50,6 +51,8 @@ class Interventions:
         learning_rate: LearningRateScale | None,
         world_size: int,
         on_answer: Callable[[CommandOutcome, float], None],
+        statistics: Callable[[], dict[str, Any] | None] = lambda: None,
+        on_restored: Callable[[int, dict[str, Any]], None] = lambda _step, _meta: None,
     ) -> None:
         """Wire the parts together.
 
@@ -60,6 +63,8 @@ class Interventions:
             learning_rate: scales the optimizer's learning rates; None without an optimizer.
             world_size: number of ranks.
             on_answer: called with each answer and the seconds since the command was issued.
+            statistics: returns what a checkpoint keeps of the statistics, as ``statistics`` in its meta.
+            on_restored: called with the step and the meta of a checkpoint that was loaded.
         """
         self._channel = channel
         self._training = training
@@ -67,6 +72,8 @@ class Interventions:
         self._learning_rate = learning_rate
         self._world_size = world_size
         self._on_answer = on_answer
+        self._statistics = statistics
+        self._on_restored = on_restored
         self._writing: tuple[Command, str] | None = None
         self._saved: SaveResult | None = None
         self._save_ended = threading.Event()
@@ -115,7 +122,26 @@ class Interventions:
         """
         training, _ = self._checkpoints()
         factor = self._learning_rate.factor if self._learning_rate is not None else 1.0
-        return training.capture({"step": self.step, "learning_rate_factor": factor})
+        return training.capture(
+            {"step": self.step, "learning_rate_factor": factor, "statistics": self._statistics()}
+        )
+
+    def restore(self, step: int | None) -> CheckpointEntry:
+        """Load a checkpoint at the start of a session: as a rollback does, and its learning-rate factor, too.
+
+        Raises:
+            ActionRefused: there is nothing to load into.
+            CheckpointError: the checkpoint is not there or cannot be loaded.
+        """
+        meta, entry = self._load(step)
+        factor = meta["learning_rate_factor"]
+        if self._learning_rate is not None:
+            self._learning_rate.factor = factor
+        elif factor != 1.0:
+            logger.warning(
+                "the checkpoint's learning-rate factor of %g has no optimizer to act on: attach one.", factor
+            )
+        return entry
 
     def _begin(self, command: Command) -> bool:
         """Carry `command` out, and return whether the next one may follow."""
@@ -204,14 +230,12 @@ class Interventions:
         return detail
 
     def _rollback(self, _command: Command, params: RollbackParams) -> str:
-        training, store = self._checkpoints()
+        self._checkpoints()
         if params.lr_factor is not None and self._learning_rate is None:
             raise ActionRefused("this run has no optimizer whose learning rate could be lowered: attach one.")
         self._trouble()  # whatever was saved shortly before is suspect; the one to be loaded is not touched
-        captured, entry = store.load(params.step)
-        meta = training.restore(captured)
-        store.rolled_back(entry.step)
-        before, self.step = self.step, int(meta["step"])
+        before = self.step
+        _, entry = self._load(params.step)
         detail = f"rolled back from step {before} to the {entry.kind} checkpoint of step {self.step}."
         if params.lr_factor is not None:
             # The factor of the checkpoint is not restored: what was lowered since stays lowered.
@@ -234,6 +258,16 @@ class Interventions:
                 "this run has no state to save: attach a model, an optimizer or further state."
             )
         return self._training, self._store
+
+    def _load(self, step: int | None) -> tuple[dict[str, Any], CheckpointEntry]:
+        """Load a checkpoint into the run, whose steps go on from there; return its meta and entry."""
+        training, store = self._checkpoints()
+        captured, entry = store.load(step)
+        meta = training.restore(captured)
+        store.rolled_back(entry.step)
+        self.step = int(meta["step"])
+        self._on_restored(self.step, meta)
+        return meta, entry
 
     def _save(self, command: Command, detail: str) -> None:
         _, store = self._checkpoints()

@@ -155,7 +155,7 @@ class TrainingState:
         for name in touched:
             try:
                 self._load(name, before[name])
-            except Exception:  # noqa: BLE001, PERF203 - reported by name; the other parts must be put back
+            except Exception:  # noqa: BLE001 - reported by name; the other parts must be put back
                 stuck.append(name)
         _set_rng_state(before["rng"])
         return stuck

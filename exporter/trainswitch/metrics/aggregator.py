@@ -11,45 +11,72 @@ import math
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainswitch.config import MonitorConfig
-from trainswitch.intervention.commands import ENDED_STATES, RUN_STATES
+from trainswitch.intervention.commands import ENDED_STATES, RUN_STATES, RunState
 from trainswitch.metrics.catalogue import QUANTILES
+from trainswitch.metrics.exposition import let_others_run
+from trainswitch.metrics.limit_series import LimitSeries
 from trainswitch.metrics.registry import MetricRegistry
-from trainswitch.recording.records import FIRST_LEARNING_RATE, Kind, Record, Value
+from trainswitch.processes import PROCESS_STATES, ProcessState
+from trainswitch.recording.records import (
+    COLLECTIVES,
+    FIRST_LEARNING_RATE,
+    LAYER_SIGNALS,
+    LAYERS_INLINE,
+    Kind,
+    Record,
+    Value,
+)
 from trainswitch.recording.ring import RingReader
-from trainswitch.statistics.control_chart import ControlChart
-from trainswitch.statistics.windows import Baseline, GradientWindow, TrendWindow
+from trainswitch.sinks.group import open_sinks
+from trainswitch.sinks.sink import Derived
+from trainswitch.statistics.state import Statistics
+from trainswitch.statistics.throughput import utilization
 
 logger = logging.getLogger("trainswitch")
 
 DRAIN_INTERVAL_SECONDS = 0.25
+_RECORDS_AT_A_TIME = 4
+_WAITING_SINCE = "train_collective_waiting_since_timestamp_seconds"
 
 
 class Aggregator:
     """Turns records into samples. All methods may be called from any thread."""
 
-    def __init__(self, reader: RingReader, version: str) -> None:
+    def __init__(
+        self, reader: RingReader, version: str, *, on_record: Callable[[Record], None] | None = None
+    ) -> None:
         """Create the registry of the run that `reader` describes.
 
         Args:
             reader: of the run's ring; its ``meta`` has run, rank, node, framework, world_size, started_at and
-                config (a `MonitorConfig` as a dict).
+                config (a `MonitorConfig` as a dict), step where the run is resumed, and parameters where
+                ``train_model_flops_utilization_ratio`` is estimated from their number.
             version: of trainswitch, for ``trainswitch_build_info``.
+            on_record: hears each record after it was taken in.
         """
         meta = reader.meta
         config = MonitorConfig.model_validate(meta["config"])
         self._reader = reader
+        self._on_record = on_record
+        self._replaying = False
+        self._outside: RunState | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.metrics = MetricRegistry({"run": meta["run"], "rank": str(meta["rank"])})
-        self._chart = ControlChart(config.statistics.loss_span_steps, config.statistics.chart_lambda)
-        self._gradients = GradientWindow(config.statistics.gradient_window_steps)
-        self._trend = TrendWindow(config.statistics.trend_window_steps)
-        self._baseline = Baseline(config.statistics.effective_warmup_steps)
+        self._config = config.statistics
+        self._statistics = Statistics(config.statistics)
+        self._utilization = utilization(config.throughput, meta.get("parameters"))
+        self._sinks = open_sinks(
+            config.sinks,
+            meta["run"],
+            meta["rank"],
+            on_error=lambda sink: self._count("trainswitch_sink_errors_total", sink),
+        )
         self._handlers: dict[int, Callable[[Record], None]] = {
             Kind.STEP: self._on_step,
             Kind.LEARNING_RATE: lambda r: self._learning_rate(int(r.values[0]), r.values[1]),
@@ -61,20 +88,51 @@ class Aggregator:
             Kind.CHECKPOINT_FAILED: lambda r: self._count("train_checkpoint_failures_total", r.label),
             Kind.COMMAND: self._on_command,
             Kind.CONTROL_ERROR: lambda r: self._count("trainswitch_control_file_errors_total", r.label),
+            Kind.RESTORED: self._on_restored,
             Kind.CONTROL_READ: lambda r: self._set("trainswitch_control_file_read_timestamp_seconds", r.time),
         }
+        self._handlers |= {
+            Kind.LAYERS: self._on_layers,
+            Kind.CHECKSUM: self._on_checksum,
+            Kind.NONFINITE: lambda r: self._count("train_nonfinite_total", r.label),
+            Kind.COLLECTIVE: self._on_collective,
+            Kind.COLLECTIVE_WAITING: lambda r: self._set(_WAITING_SINCE, r.values[0], r.label),
+        }
+        layers, activations = meta.get("layers", ()), meta.get("activations", ())
+        self._layers = dict(zip(LAYER_SIGNALS, (layers, layers, layers, activations), strict=True))
         self._describe(meta, config, version)
+        self._limits = LimitSeries(config, self.metrics, meta.get("step", 0))
+        self._replay()
 
     def _describe(self, meta: dict[str, Any], config: MonitorConfig, version: str) -> None:
         self._set("train_run_info", 1, meta["node"], meta["framework"])
         self._set("train_world_size", meta["world_size"])
+        for op in COLLECTIVES if meta["world_size"] > 1 else ():
+            self.metrics.histogram("train_collective_seconds", op)
+            self._set(_WAITING_SINCE, 0, op)
         self._set("train_start_timestamp_seconds", meta["started_at"])
         self._set("train_config_info", 1, config.sha256)
         self._set("trainswitch_build_info", 1, version, platform.python_version())
-        self._set("train_baseline_ready", float(self._baseline.ready))
+        self._set("train_baseline_ready", float(self._statistics.baseline.ready))
         self._state("init")
-        for limit in config.limits:
-            self._set("train_limit", limit.value, limit.signal, limit.bound, limit.severity)
+        expected = config.throughput.baseline_samples_per_second
+        if expected is not None:
+            self._set("train_baseline", expected, "samples_per_second", "expected")
+
+    def _replay(self) -> None:
+        """Learn from what an aggregator before this one counted, without counting it again.
+
+        Its counters are gone, so they begin anew at zero, as Prometheus expects of a restart; the statistics
+        and the newest values go on.
+        """
+        records = self._reader.replay()
+        if not records:
+            return
+        self._replaying = True
+        for record in records:
+            self._take(record)
+        self._replaying = False
+        self.metrics.reset_counts()
 
     def start(self) -> None:
         """Drain the ring from a daemon thread until `close`."""
@@ -87,10 +145,18 @@ class Aggregator:
         if self._thread is not None:
             self._thread.join(timeout=5.0)
         self.drain()
+        if self._thread is None or not self._thread.is_alive():  # else a sink's disk does not answer
+            self._write_sinks(self._sinks.close)
 
     def _run(self) -> None:
         while not self._stop.wait(DRAIN_INTERVAL_SECONDS):
             self.drain()
+            self._write_sinks(self._sinks.flush)
+
+    def _write_sinks(self, write: Callable[[], None]) -> None:
+        start = time.perf_counter()
+        write()
+        self._count("trainswitch_overhead_seconds_total", "sinks", amount=time.perf_counter() - start)
 
     def drain(self) -> None:
         """Take in all records that are in the ring."""
@@ -101,29 +167,69 @@ class Aggregator:
         """Return the samples as of now, in Prometheus's text format."""
         with self._lock:
             self._drain()
-            start = time.perf_counter()
+            start = time.thread_time()
             self._refresh()
             text = self.metrics.render()
-            self._count("trainswitch_overhead_seconds_total", "render", amount=time.perf_counter() - start)
+            self._count("trainswitch_overhead_seconds_total", "render", amount=time.thread_time() - start)
+            self._reader.mark_counted()
         return text
 
     def _drain(self) -> None:
-        start = time.perf_counter()
+        start = time.thread_time()
         dropped = self._reader.dropped
-        for record in self._reader.drain():
-            handler = self._handlers.get(record.kind)
-            try:
-                if handler is None:
-                    raise ValueError(f"record of unknown kind {record.kind}")  # noqa: TRY301
-                handler(record)
-            except Exception:
-                # One odd record must not end the monitoring of a run.
-                logger.exception("record %r was not taken in", record)
-                self._count("trainswitch_records_dropped_total")
+        for number, record in enumerate(self._reader.drain()):
+            if number % _RECORDS_AT_A_TIME == 0:
+                let_others_run()
+            self._take(record)
         self._count("trainswitch_records_dropped_total", amount=self._reader.dropped - dropped)
-        self._count("trainswitch_overhead_seconds_total", "aggregate", amount=time.perf_counter() - start)
+        self._count("trainswitch_overhead_seconds_total", "aggregate", amount=time.thread_time() - start)
+
+    def _take(self, record: Record) -> None:
+        handler = self._handlers.get(record.kind)
+        try:
+            if handler is None:
+                raise ValueError(f"record of unknown kind {record.kind}")  # noqa: TRY301
+            handler(record)
+            if self._on_record is not None:
+                self._on_record(record)
+            if not self._replaying and self._sinks.wants(record):
+                self._sinks.take(record, self._derived())
+        except Exception:
+            # One odd record must not end the monitoring of a run.
+            logger.exception("record %r was not taken in", record)
+            self._count("trainswitch_records_dropped_total")
+
+    def statistics_state(self) -> dict[str, Any]:
+        """Return the state of the statistics after all records that are in the ring: JSON, of bounded size.
+
+        This and `load_statistics` are all that a checkpoint needs of an aggregator, wherever it runs: in the
+        trainer they are called directly, and in a sidecar through `trainswitch.metrics.exchange`.
+        """
+        with self._lock:
+            self._drain()
+            return self._statistics.state_dict()
+
+    def load_statistics(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `statistics_state` returned, after the records that are in the ring.
+
+        Raises:
+            ValueError: it is not such a state, or is another version's; the statistics stay as they are.
+        """
+        with self._lock:
+            self._drain()
+            self._statistics = Statistics.from_state(self._config, state)
+            self._show_statistics()
+
+    def _on_restored(self, record: Record) -> None:
+        self._statistics.rewind(record.step)
+        self._limits.advance(record.step)
+        self._set("train_step", record.step)
 
     def _on_step(self, record: Record) -> None:
+        if self._statistics.advance(record.step):
+            self._count("train_baseline_restarts_total")
+            self._show_statistics()
+        self._limits.advance(record.step)
         self._set("train_step", record.step)
         self._count("train_steps_total")
         self._set("train_last_step_timestamp_seconds", record.time)
@@ -131,14 +237,16 @@ class Aggregator:
         norm = record.get(Value.GRAD_NORM)
         seconds = record.get(Value.STEP_SECONDS)
         if loss is not None:
-            self._on_loss(loss)
+            self._on_loss(record.step, loss)
         if norm is not None:
             # Mixed precision overflows now and then by design, and skips such a step: that is no trouble.
             self._on_grad_norm(norm, expected=record.label == "loss_scale")
+        wait = record.get(Value.DATA_WAIT_SECONDS)
         if seconds is not None:
             self._observe("train_step_seconds", seconds)
-            self._phase("train", seconds)
-        wait = record.get(Value.DATA_WAIT_SECONDS)
+            self._phase("train", seconds - (wait or 0.0))
+            if self._utilization is not None:
+                self._utilization.update(record.get(Value.TOKENS) or 0.0, seconds)
         if wait is not None:
             self._observe("train_data_wait_seconds", wait)
             self._phase("data", wait)
@@ -156,19 +264,27 @@ class Aggregator:
             self._count("train_skipped_steps_total", record.label)
         for group in range(int(record.get(Value.LEARNING_RATES) or 0)):
             self._learning_rate(group, record.values[FIRST_LEARNING_RATE + group])
-        if self._baseline.update(loss=loss, grad_norm=norm, step_seconds=seconds):
-            self._set("train_baseline_ready", 1)
-            for signal, (median, iqr) in self._baseline.frozen.items():
-                self._set("train_baseline", median, signal, "median")
-                self._set("train_baseline", iqr, signal, "iqr")
+        if self._statistics.baseline.update(loss=loss, grad_norm=norm, step_seconds=seconds):
+            self._show_baseline()
 
-    def _on_loss(self, loss: float) -> None:
+    def _show_statistics(self) -> None:
+        """Show what is otherwise only shown when it changes."""
+        self._show_baseline()
+        for metric in self._statistics.evaluations.metrics:
+            self._show_evaluation(metric)
+
+    def _show_baseline(self) -> None:
+        self._set("train_baseline_ready", float(self._statistics.baseline.ready))
+        for signal, (median, iqr) in self._statistics.baseline.frozen.items():
+            self._set("train_baseline", median, signal, "median")
+            self._set("train_baseline", iqr, signal, "iqr")
+
+    def _on_loss(self, step: int, loss: float) -> None:
         self._set("train_loss", loss)
         if not math.isfinite(loss):
             self._count("train_nonfinite_total", "loss")
             return
-        self._trend.update(loss)
-        deviation = self._chart.update(loss)
+        deviation = self._statistics.take_loss(step, loss)
         if deviation is None:
             return
         self._observe("train_step_loss_deviation_sigmas", deviation.sigmas)
@@ -184,13 +300,40 @@ class Aggregator:
                 self._count("train_nonfinite_total", "grad")
             return
         self._observe("train_step_grad_norm", norm)
-        ratio = self._gradients.update(norm)
+        ratio = self._statistics.gradients.update(norm)
         if ratio is not None:
             self._observe("train_step_grad_norm_ratio", ratio)
 
+    def _on_layers(self, record: Record) -> None:
+        first = int(record.values[0])
+        for position, name in enumerate(self._layers[record.label][first : first + LAYERS_INLINE], 1):
+            value = record.get(position)
+            if value is not None:
+                self._set(f"train_layer_{record.label}", value, name)
+
+    def _on_checksum(self, record: Record) -> None:
+        self._set("train_weight_checksum", record.values[0])
+        self._set("train_weight_checksum_step", record.step)
+
     def _on_evaluation(self, record: Record) -> None:
-        self._set("train_eval", record.values[0], record.label)
-        self._count("train_evals_total", record.label)
+        metric, value = record.label, record.values[0]
+        self._statistics.evaluations.update(metric, value)  # refuses what would be a series too many
+        self._set("train_eval", value, metric)
+        self._count("train_evals_total", metric)
+        self.metrics.counter("train_eval_nonfinite_total", metric).inc(not math.isfinite(value))
+        self._show_evaluation(metric)
+
+    def _show_evaluation(self, metric: str) -> None:
+        evaluations = self._statistics.evaluations
+        for window, moments in evaluations.windows(metric).items():
+            for stat, value in vars(moments).items():
+                self._set("train_eval_window", value, metric, window, stat)
+        self._set("train_eval_best", evaluations.best(metric), metric)
+        self._set("train_eval_direction", 1 if evaluations.direction(metric) == "higher" else -1, metric)
+
+    def _on_collective(self, record: Record) -> None:
+        self._observe("train_collective_seconds", record.values[0], record.label)
+        self._set("train_last_collective_timestamp_seconds", record.time, record.label)
 
     def _on_checkpoint(self, record: Record) -> None:
         self._set("train_checkpoint_step", record.values[0], record.label)
@@ -203,8 +346,24 @@ class Aggregator:
 
     def _state(self, state: str) -> None:
         self.state = state
+        self._show_state()
+
+    def _show_state(self) -> None:
         for name in RUN_STATES:
-            self._set("train_run_state", float(name == state), name)
+            self._set("train_run_state", float(name == (self._outside or self.state)), name)
+
+    def see_from_outside(self, process: ProcessState, state: RunState | None) -> None:
+        """Show what a watcher sees that does not depend on the trainer's word.
+
+        Args:
+            process: one of `PROCESS_STATES`.
+            state: what the run's state is instead of the announced one, or None.
+        """
+        with self._lock:
+            self._outside = state
+            self._show_state()
+            for name in PROCESS_STATES:
+                self._set("train_process_state", float(name == process), name)
 
     @property
     def ended(self) -> bool:
@@ -217,19 +376,27 @@ class Aggregator:
     def _learning_rate(self, group: int, value: float) -> None:
         self._set("train_learning_rate", value, str(group))
 
+    def _derived(self) -> Derived:
+        limits = self._statistics.loss_limits()
+        return Derived(*limits) if limits is not None else Derived()
+
     def _refresh(self) -> None:
         """Work out what is only needed when somebody looks."""
-        if self._chart.ready:
-            self._set("train_loss_center", self._chart.center)
-            self._set("train_loss_sigma", self._chart.sigma)
-        trend = self._trend.trend()
+        limits = self._statistics.loss_limits()
+        if limits is not None:
+            self._set("train_loss_center", limits[0])
+            self._set("train_loss_sigma", limits[1])
+        used = self._utilization.ratio() if self._utilization is not None else None
+        if used is not None:
+            self._set("train_model_flops_utilization_ratio", used)
+        trend = self._statistics.trend.trend()
         if trend is not None:
             self._set("train_loss_slope", trend.slope)
             self._set("train_loss_slope_stderr", trend.slope_stderr)
             self._set("train_loss_window", trend.minimum, "min")
             self._set("train_loss_window", trend.median, "median")
             self._set("train_loss_window", trend.maximum, "max")
-        values = self._gradients.quantiles([float(name) for name in QUANTILES])
+        values = self._statistics.gradients.quantiles([float(name) for name in QUANTILES])
         for name, value in zip(QUANTILES, values, strict=False):
             self._set("train_grad_norm_quantile", value, name)
 
@@ -241,6 +408,6 @@ class Aggregator:
         if amount > 0.0 and math.isfinite(amount):
             self.metrics.counter(name, *labels).inc(amount)
 
-    def _observe(self, name: str, value: float) -> None:
+    def _observe(self, name: str, value: float, *labels: str) -> None:
         if math.isfinite(value):
-            self.metrics.histogram(name).observe(value)
+            self.metrics.histogram(name, *labels).observe(value)

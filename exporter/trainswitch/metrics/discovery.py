@@ -19,6 +19,7 @@ class TargetRegistration:
         """Name the file ``<folder>/<run>.<rank>.json``; nothing is written yet."""
         self.path = folder / f"{check_run_name(run)}.{rank}.json"
         self._labels = {"run": run, "rank": str(rank), "node": node}
+        self._content = b""
 
     def register(self, host: str, port: int, scheme: str) -> None:
         """Tell Prometheus to scrape ``scheme://host:port/metrics``.
@@ -28,15 +29,16 @@ class TargetRegistration:
         """
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._write([{"targets": [address], "labels": {**self._labels, "__scheme__": scheme}}])
+        groups = [{"targets": [address], "labels": {**self._labels, "__scheme__": scheme}}]
+        self._content = json.dumps(groups, indent=1).encode()
+        write_atomically(self.path, self._content)
 
     def withdraw(self) -> None:
-        """Tell Prometheus that there is nothing to scrape any more.
+        """Tell Prometheus that there is nothing to scrape any more, unless a later session has registered.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be read or written.
         """
-        self._write([])
-
-    def _write(self, groups: list[dict[str, object]]) -> None:
-        write_atomically(self.path, json.dumps(groups, indent=1).encode())
+        # A file that was removed is written, too: Prometheus keeps the targets of a file that disappears.
+        if not self.path.exists() or self.path.read_bytes() == self._content:
+            write_atomically(self.path, b"[]")

@@ -1,24 +1,38 @@
-"""The Prometheus registry that the catalogue describes, with every child looked up once."""
+"""The Prometheus registry that the catalogue describes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from trainswitch.metrics.catalogue import CATALOGUE, Metric
+from trainswitch.metrics.exposition import Exposition
+from trainswitch.metrics.values import Counter, Gauge, Histogram
 
-Child = TypeVar("Child", Gauge, Counter, Histogram)
+Value = Gauge | Counter | Histogram
+
+
+class Reading(NamedTuple):
+    """One sample that a collector read."""
+
+    name: str
+    """Of a gauge or counter of the catalogue."""
+    labels: tuple[str, ...]
+    """Values of the metric's own labels, in the catalogue's order."""
+    value: float
+
+
+Source = Callable[[], Iterable[Reading]]
 
 
 class MetricRegistry:
-    """All metrics of the catalogue for one run and rank."""
+    """All metrics of the catalogue for one run and rank; for one thread at a time."""
 
     def __init__(self, common: Mapping[str, str], catalogue: Iterable[Metric] = CATALOGUE) -> None:
         """Create all metrics, and the series that are known already.
@@ -28,58 +42,115 @@ class MetricRegistry:
             catalogue: the metrics.
         """
         self.registry = CollectorRegistry()
+        self._exposition = Exposition()
         self._common = tuple(common.values())
-        self._families: dict[str, MetricWrapperBase] = {}
-        self._children: dict[tuple[str, ...], MetricWrapperBase] = {}
-        for metric in catalogue:
-            self._families[metric.name] = self._create(metric)
+        catalogue = tuple(catalogue)
+        self._metrics = {metric.name: metric for metric in catalogue if not metric.collected}
+        self._values: dict[str, dict[tuple[str, ...], Value]] = {name: {} for name in self._metrics}
+        self._collected = _Collected(self._common, [metric for metric in catalogue if metric.collected])
+        self.registry.register(_Measured(self._metrics, self._values))
+        self.registry.register(self._collected)
+        for metric in self._metrics.values():
             known = [values for _, values in metric.labels]
             if metric.kind != "gauge" and all(known):  # increase() cannot see a series' first increment
                 for values in itertools.product(*known):
-                    self._child(metric.name, *values)
+                    self._value(metric.name, values)
 
-    def _create(self, metric: Metric) -> MetricWrapperBase:
+    def _value(self, name: str, labels: tuple[str, ...]) -> Value:
+        values = self._values[name]
+        value = values.get(labels)
+        if value is None:
+            value = values[labels] = self._create(self._metrics[name], labels)
+        return value
+
+    def _create(self, metric: Metric, labels: tuple[str, ...]) -> Value:
+        named = dict(zip(metric.label_names, (*self._common, *labels), strict=True))
         if metric.kind == "histogram":
-            return Histogram(
-                metric.name, metric.help, metric.label_names, buckets=metric.buckets, registry=self.registry
-            )
-        family = Counter if metric.kind == "counter" else Gauge
-        return family(metric.name, metric.help, metric.label_names, registry=self.registry)
+            return Histogram(metric.name, named, metric.buckets)
+        return (Counter if metric.kind == "counter" else Gauge)(metric.name, named)
 
-    def _child(self, name: str, *values: str) -> MetricWrapperBase:
-        key = (name, *values)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = self._families[name].labels(*self._common, *values)
-        return child
-
-    def gauge(self, name: str, *values: str) -> Gauge:
+    def gauge(self, name: str, *labels: str) -> Gauge:
         """Return the gauge `name` with the values of its own labels."""
-        return cast("Gauge", self._child(name, *values))
+        return cast("Gauge", self._value(name, labels))
 
-    def counter(self, name: str, *values: str) -> Counter:
+    def counter(self, name: str, *labels: str) -> Counter:
         """Return the counter `name` with the values of its own labels."""
-        return cast("Counter", self._child(name, *values))
+        return cast("Counter", self._value(name, labels))
 
-    def histogram(self, name: str, *values: str) -> Histogram:
+    def histogram(self, name: str, *labels: str) -> Histogram:
         """Return the histogram `name` with the values of its own labels."""
-        return cast("Histogram", self._child(name, *values))
+        return cast("Histogram", self._value(name, labels))
+
+    def remove(self, name: str, *labels: str) -> None:
+        """Let the series of `name` with the values of its own labels end."""
+        del self._values[name][labels]
+
+    def reset_counts(self) -> None:
+        """Set all counters and histograms to zero; their series stay. Ones looked up before are void."""
+        for name, values in self._values.items():
+            if self._metrics[name].kind != "gauge":
+                for labels in values:
+                    values[labels] = self._create(self._metrics[name], labels)
+
+    def add_source(self, source: Source) -> None:
+        """Ask `source`, at each scrape, for the samples of metrics that the catalogue marks as collected.
+
+        What a source leaves out is absent from that scrape, so nothing stale outlives its reading. It is
+        called while the scrape waits: it must hand over what it has, not go and measure for long.
+        """
+        self._collected.sources.append(source)
 
     def render(self) -> bytes:
         """Return all samples in Prometheus's text format."""
-        return generate_latest(cast("CollectorRegistry", _WithoutCreated(self.registry)))
+        return self._exposition.render(self.registry.collect())
 
 
-class _WithoutCreated(Collector):
-    """A registry's samples without ``_created``, which would double the families.
+class _Measured(Collector):
+    """The metrics whose values the aggregator keeps."""
 
-    The library's own switch is global, and so would change what the trainer's process exports elsewhere.
-    """
+    def __init__(
+        self, metrics: Mapping[str, Metric], values: Mapping[str, Mapping[tuple[str, ...], Value]]
+    ) -> None:
+        self._metrics = metrics
+        self._values = values
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def describe(self) -> Iterable[Family]:
+        return [self._family(metric) for metric in self._metrics.values()]
 
     def collect(self) -> Iterable[Family]:
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+        for name, metric in self._metrics.items():
+            family = self._family(metric)
+            for value in self._values[name].values():
+                family.samples.extend(value.samples())
             yield family
+
+    @staticmethod
+    def _family(metric: Metric) -> Family:
+        return Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
+
+
+class _Collected(Collector):
+    """The metrics whose samples come from sources."""
+
+    def __init__(self, common: tuple[str, ...], metrics: Iterable[Metric]) -> None:
+        self.sources: list[Source] = []
+        self._common = common
+        self._metrics = {metric.name: metric for metric in metrics}
+
+    def describe(self) -> Iterable[Family]:
+        return [self._family(metric) for metric in self._metrics.values()]
+
+    def collect(self) -> Iterable[Family]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for source in self.sources:
+            for reading in source():
+                family = families.get(reading.name)
+                if family is None:
+                    family = families[reading.name] = self._family(self._metrics[reading.name])
+                family.add_metric((*self._common, *reading.labels), reading.value)
+        return families.values()
+
+    @staticmethod
+    def _family(metric: Metric) -> GaugeMetricFamily | CounterMetricFamily:
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        return kind(metric.name, metric.help, labels=metric.label_names)

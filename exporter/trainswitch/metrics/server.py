@@ -29,8 +29,20 @@ _REQUEST_TIMEOUT_SECONDS = 10.0
 class ScrapeServer:
     """Serves what `render` returns, from threads of its own."""
 
-    def __init__(self, config: ServerConfig, local_rank: int, render: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        local_rank: int,
+        render: Callable[[], bytes],
+        listener: socket.socket | None = None,
+    ) -> None:
         """Bind the port: ``config.port + local_rank``, or any free one where that is taken.
+
+        Args:
+            config: address, token and certificate.
+            local_rank: added to the port.
+            render: gives the samples.
+            listener: a socket that listens already, to be taken over instead.
 
         Raises:
             ServerError: nothing can be bound at `config.host`, or the token or the certificate is not usable.
@@ -38,7 +50,7 @@ class ScrapeServer:
         self._render = render
         self._scraped = threading.Event()
         self._token = _read_token(config)
-        self._server = _bind(config, local_rank)
+        self._server = _bind(config, local_rank) if listener is None else _adopt(listener)
         self._server.context = _tls_context(config, self._server)
         self._server.set_app(self._app)
         self.host = config.host
@@ -56,6 +68,16 @@ class ScrapeServer:
         self._thread.start()
 
     @property
+    def url(self) -> str:
+        """Where the samples are served."""
+        return f"{self.scheme}://{self.authority}/metrics"
+
+    @property
+    def listener(self) -> socket.socket:
+        """The listening socket, for a process that shall serve instead of this one."""
+        return self._server.socket
+
+    @property
     def authority(self) -> str:
         """Host and port, as they stand in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -68,9 +90,10 @@ class ScrapeServer:
 
     def close(self) -> None:
         """Stop answering and free the port."""
-        self._server.shutdown()
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join(timeout=5.0)
         self._server.server_close()
-        self._thread.join(timeout=5.0)
 
     def _app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -174,6 +197,16 @@ def _bind(config: ServerConfig, local_rank: int) -> _Server:
         bound.server_port,
     )
     return bound
+
+
+def _adopt(listener: socket.socket) -> _Server:
+    kind = _ServerV6 if listener.family == socket.AF_INET6 else _Server
+    server = kind(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    server.server_name, server.server_port = listener.getsockname()[:2]
+    server.setup_environ()
+    return server
 
 
 def _read_token(config: ServerConfig) -> bytes | None:

@@ -1,14 +1,15 @@
-"""The global gradient norm, before clipping, from one fused kernel."""
+"""The gradient norm, before clipping: global and for each parameter, from one fused kernel."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+from trainswitch.probes.norms import is_sharded, is_uniform, local_part, norms, weigh
 
 logger = logging.getLogger("trainswitch")
 
@@ -17,25 +18,54 @@ _SAME_FOR_STEPS = 50
 
 
 class GradientNorm:
-    """Measures the norm once a step: where it clips, or else when the optimizer is about to step."""
+    """Measures the norm once a step: where it clips, or else when the optimizer is about to step.
+
+    Sharded gradients (DTensor) are measured without communication: the norm is then that of this rank's
+    share, and the squares of all ranks add up to the square of the whole.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        """Hook into `optimizer`."""
+        """Measure the gradients of `optimizer`; its owner calls `before_step` from the pre-step hook."""
+        self.wanted = True
+        """Measure even where nothing is clipped."""
+        self.per_parameter = False
+        """Keep each parameter's norm, too, for `take_vector`."""
         self._optimizer = optimizer
+        self._sharded = is_sharded(self.parameters())
         self._norm: torch.Tensor | None = None
+        self._vector: tuple[list[torch.Tensor], torch.Tensor] | None = None
         self._clipped_at: float | None = None
-        self._hook = optimizer.register_step_pre_hook(self._before_step)
         self._watch = ClippingWatch()
 
     def clip(self, parameters: Iterable[torch.Tensor] | None, max_norm: float) -> torch.Tensor:
-        """Scale the gradients down to `max_norm` and return the norm they had, as torch's own does."""
-        from torch.nn.utils import clip_grad_norm_
+        """Scale the gradients down to `max_norm` and return the norm they had, as torch's own does.
 
+        With a ``GradScaler``, call its ``unscale_`` before.
+        """
         if parameters is None:
-            parameters = self._parameters()
-        self._norm = clip_grad_norm_(parameters, max_norm)
+            parameters = self.parameters()
+        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         self._clipped_at = max_norm
-        return self._norm
+        measured = self._measure(chosen)
+        if self._sharded or measured is None:
+            returned = torch.nn.utils.clip_grad_norm_(chosen, max_norm)
+            self._norm = returned if measured is None else measured
+            return returned
+        self._norm = measured
+        torch.nn.utils.clip_grads_with_norm_(chosen, max_norm, measured)
+        return measured
+
+    def before_step(self) -> None:
+        """Measure, unless `clip` has done so."""
+        if self._norm is not None or not (self.wanted or self.per_parameter):
+            return
+        self._norm = self._measure(self.parameters())
+        # A fused optimizer unscales in its own kernel; GradScaler leaves it the scale meanwhile.
+        scale: Any = getattr(self._optimizer, "grad_scale", None)
+        if scale is not None and self._norm is not None:
+            self._norm = self._norm / scale.to(self._norm.device)
+            if self._vector is not None:
+                self._vector = self._vector[0], self._vector[1] / scale.to(self._vector[1].device)
 
     def take(self) -> tuple[torch.Tensor | None, float | None]:
         """Return this step's norm and the limit it was clipped to, and forget them."""
@@ -44,26 +74,38 @@ class GradientNorm:
         self._clipped_at = None
         return taken
 
-    def detach(self) -> None:
-        """Leave the optimizer as it was."""
-        self._hook.remove()
+    def take_vector(self) -> tuple[list[torch.Tensor], torch.Tensor] | None:
+        """Return the parameters that had a gradient and the norm of each, and forget them."""
+        taken, self._vector = self._vector, None
+        return taken
 
     def observe(self, norm: float | None) -> None:
         """Take a norm that has reached the host, to notice one that was clipped before it was measured."""
         if norm is not None:
             self._watch.update(norm)
 
-    def _parameters(self) -> list[torch.Tensor]:
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the optimizer's parameters."""
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
-    def _before_step(self, *_: Any) -> None:
-        if self._norm is not None:
-            return
-        from torch.nn.utils import get_total_norm
-
-        gradients = [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
-        if gradients:
-            self._norm = get_total_norm(gradients)
+    def _measure(self, parameters: list[torch.Tensor]) -> torch.Tensor | None:
+        """Return the global norm of the gradients; None where there are none."""
+        if not self._sharded and not self.per_parameter:
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            return torch.nn.utils.get_total_norm(gradients) if gradients else None
+        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        if not with_gradient:
+            return None
+        gradients = [parameter.grad for parameter in with_gradient if parameter.grad is not None]
+        with torch.no_grad():
+            vector = weigh(norms([local_part(gradient) for gradient in gradients]), gradients)
+        if self.per_parameter:
+            self._vector = with_gradient, vector
+        if self._sharded or is_uniform(gradients):
+            # With one dtype on one device this is what torch does, to the last bit.
+            total: torch.Tensor = torch.linalg.vector_norm(vector, 2.0)
+            return total
+        return torch.nn.utils.get_total_norm(gradients)
 
 
 class ClippingWatch:

@@ -70,6 +70,13 @@ class Readout:
 
     def submit(self, item: Any, values: Sequence[Scalar]) -> None:
         """Hand `item` over with `values` as soon as they, and all earlier ones, are on the host."""
+        if not self._waiting:
+            for value in values:
+                if type(value) is not float and value is not None:
+                    break
+            else:  # the common case on the CPU, without a list
+                self._publish(item, tuple(values))
+                return
         host: list[float | None] = []
         device: list[int] = []
         for index, value in enumerate(values):
@@ -159,3 +166,74 @@ def _cuda_event() -> Event:
 
     event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     return event
+
+
+class VectorReadout:
+    """Hands 1-d tensors over as lists when they are on the host, in order: one copy each, nothing waited for.
+
+    For values that are sampled now and then; `Readout` is for those of every step.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Any, list[float]], None],
+        *,
+        limit: int = 16,
+        new_event: Callable[[], Event] | None = None,
+        on_device: Callable[[Any], bool] | None = None,
+    ) -> None:
+        """Create a readout.
+
+        Args:
+            publish: called with what `submit` was given and the tensor's values.
+            limit: tensors that may be on their way at a time; beyond that they are given up and logged.
+            new_event: makes an event; a CUDA event by default.
+            on_device: whether a tensor must be copied; ``tensor.is_cuda`` by default.
+        """
+        self._publish = publish
+        self._limit = limit
+        self._new_event = new_event or _cuda_event
+        self._on_device = on_device or _is_cuda_tensor
+        self._given_up = False
+        self.waiting: deque[tuple[Any, torch.Tensor, Event | None]] = deque()
+        """What is on its way."""
+
+    def submit(self, item: Any, vector: torch.Tensor) -> None:
+        """Hand `item` over with the values of `vector` as soon as they, and all earlier ones, are there."""
+        if len(self.waiting) >= self._limit:
+            self.poll()
+        if not self._on_device(vector):
+            self.waiting.append((item, vector, None))
+        elif len(self.waiting) < self._limit:
+            # Freed pinned memory is kept and handed out again, so only the first samples allocate any.
+            buffer = _pinned_like(vector)
+            buffer.copy_(vector, non_blocking=True)
+            event = self._new_event()
+            event.record()
+            self.waiting.append((item, buffer, event))
+        elif not self._given_up:
+            self._given_up = True
+            logger.warning("the device is more than %d samples behind: some are not read.", self._limit)
+        self.poll()
+
+    def poll(self) -> None:
+        """Hand over what has arrived."""
+        while self.waiting:
+            item, values, event = self.waiting[0]
+            if event is not None and not event.query():
+                return
+            self.waiting.popleft()
+            self._publish(item, values.tolist())
+
+    def flush(self) -> None:
+        """Wait for everything on its way and hand it over; for the end of a run and for tests."""
+        for _, _, event in self.waiting:
+            if event is not None:
+                event.synchronize()
+        self.poll()
+
+
+def _pinned_like(vector: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.empty(vector.shape, dtype=vector.dtype, pin_memory=torch.cuda.is_available())

@@ -37,7 +37,7 @@ class Kind(enum.IntEnum):
     PHASE = 4
     """Time was spent outside training; label: phase; values: seconds."""
     EVALUATION = 5
-    """Label: metric; values: value."""
+    """Label: metric; values: value; step: the last one before it."""
     CHECKPOINT = 6
     """A checkpoint is the newest of its kind; label: kind; values: step, Unix seconds."""
     CHECKPOINT_WRITTEN = 7
@@ -50,6 +50,19 @@ class Kind(enum.IntEnum):
     """Label: reason."""
     CONTROL_READ = 11
     """The control folder was polled."""
+    RESTORED = 12
+    """A checkpoint was loaded, by a rollback or at a resumption; step: the one that the run goes on from."""
+    LAYERS = 20
+    """Values of consecutive layers; label: one of `LAYER_SIGNALS`; values: index of the first layer in the
+    list of names in the ring's description, then up to `LAYERS_INLINE` values, absent where not measured."""
+    CHECKSUM = 21
+    """Values: checksum of the weights after the step."""
+    NONFINITE = 22
+    """Something besides loss and gradient norm was not finite; label: source."""
+    COLLECTIVE = 30
+    """A collective operation ended; label: one of `COLLECTIVES`; values: seconds."""
+    COLLECTIVE_WAITING = 31
+    """Label: one of `COLLECTIVES`; values: Unix time since which it is waited for, 0 when it is no more."""
 
 
 class Value(enum.IntEnum):
@@ -70,6 +83,27 @@ class Value(enum.IntEnum):
 
 
 FIRST_LEARNING_RATE = Value.LEARNING_RATES + 1
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+    "send",
+    "recv",
+    "other",
+)
+"""Operations of torch.distributed, the labels of `Kind.COLLECTIVE`."""
+LAYER_SIGNALS = ("grad_norm", "weight_norm", "update_ratio", "inactive_ratio")
+"""Labels of `Kind.LAYERS`. The last one's names are under ``activations`` in the ring's description, the
+others' under ``layers``."""
+LAYERS_INLINE = 15
+"""Values of layers in one record: `present` has a bit for each, and for the index."""
 
 
 class Record(NamedTuple):

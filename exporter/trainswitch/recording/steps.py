@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from trainswitch.recording.records import FIRST_LEARNING_RATE, LEARNING_RATES_INLINE, VALUES, Kind, Value
@@ -16,7 +16,18 @@ _ALWAYS = (
     | 1 << Value.OVERHEAD_SECONDS
     | 1 << Value.LEARNING_RATES
 )
-_PADDING = (0.0,) * (VALUES - FIRST_LEARNING_RATE)
+# Bits worked out once: an enum's members cost more to look up than the record costs to pack.
+_LOSS = 1 << Value.LOSS
+_GRAD_NORM = 1 << Value.GRAD_NORM
+_STEP_SECONDS = 1 << Value.STEP_SECONDS
+_EPOCH = 1 << Value.EPOCH
+_LOSS_SCALE = 1 << Value.LOSS_SCALE
+_CLIPPED = 1 << Value.CLIPPED
+_STEP = int(Kind.STEP)
+_PADDING = tuple(
+    (0.0,) * (VALUES - FIRST_LEARNING_RATE - inline) for inline in range(LEARNING_RATES_INLINE + 1)
+)
+"""What follows the learning rates, by how many there are."""
 
 
 class Step(NamedTuple):
@@ -41,6 +52,18 @@ class Step(NamedTuple):
     overhead: float
     """Seconds that recording this step has taken so far."""
 
+    def scaled(self, loss_scale: float | None, skipped: float | None) -> Step:
+        """Return the step with what was read from a GradScaler; what the loop itself said stands.
+
+        Args:
+            loss_scale: scale of the loss.
+            skipped: above 0 where the scaler found an overflow.
+        """
+        return self._replace(
+            loss_scale=loss_scale if self.loss_scale is None else self.loss_scale,
+            skipped=self.skipped or ("loss_scale" if skipped else ""),
+        )
+
 
 class StepRecorder:
     """Writes steps into the ring."""
@@ -58,50 +81,53 @@ class StepRecorder:
             values: loss and gradient norm; None where there is none.
         """
         loss, norm = values
+        # Taken apart at once: a dozen look-ups by name are a measurable part of a step's price.
+        (number, at, seconds, wait, samples, tokens, epoch, scale, skipped, clipped_at, rates, overhead) = (
+            step
+        )
         present = _ALWAYS
         if loss is not None:
-            present |= 1 << Value.LOSS
+            present |= _LOSS
         if norm is not None:
-            present |= 1 << Value.GRAD_NORM
-        if step.seconds == step.seconds:  # not NaN
-            present |= 1 << Value.STEP_SECONDS
-        if step.epoch is not None:
-            present |= 1 << Value.EPOCH
-        if step.loss_scale is not None:
-            present |= 1 << Value.LOSS_SCALE
+            present |= _GRAD_NORM
+        if seconds == seconds:  # not NaN
+            present |= _STEP_SECONDS
+        if epoch is not None:
+            present |= _EPOCH
+        if scale is not None:
+            present |= _LOSS_SCALE
         clipped = 0.0
-        if norm is not None and step.clipped_at is not None:
-            present |= 1 << Value.CLIPPED
-            clipped = float(norm > step.clipped_at)
-        rates = step.rates
-        inline = min(len(rates), LEARNING_RATES_INLINE)
+        if norm is not None and clipped_at is not None:
+            present |= _CLIPPED
+            clipped = float(norm > clipped_at)
+        inline = len(rates)
+        if inline > LEARNING_RATES_INLINE:
+            inline = LEARNING_RATES_INLINE
         self._ring.append(
-            Kind.STEP,
-            step.number,
+            _STEP,
+            number,
             (
                 0.0 if loss is None else loss,
                 0.0 if norm is None else norm,
-                step.seconds,
-                step.data_wait,
-                step.samples,
-                step.tokens,
-                step.epoch or 0.0,
-                step.loss_scale or 0.0,
+                seconds,
+                wait,
+                samples,
+                tokens,
+                epoch or 0.0,
+                scale or 0.0,
                 clipped,
-                step.overhead,
+                overhead,
                 float(inline),
-                *rates[:inline],
-                *_PADDING[inline:],
-            ),
+            )
+            + (tuple(rates[:inline]) + _PADDING[inline] if rates else _PADDING[0]),
             present=present,
-            label=step.skipped,
-            at=step.ended_at,
+            label=skipped,
+            at=at,
         )
         for group in range(inline, len(rates)):
-            self._ring.append(Kind.LEARNING_RATE, step.number, (float(group), rates[group]))
-        if not (_finite(loss) and _finite(norm)):
-            self._on_nonfinite(step.number)
-
-
-def _finite(value: float | None) -> bool:
-    return value is None or math.isfinite(value)
+            self._ring.append(Kind.LEARNING_RATE, number, (float(group), rates[group]))
+        # Mixed precision overflows now and then by design, and skips such a step: that is no trouble.
+        if (loss is not None and not isfinite(loss)) or (
+            norm is not None and not isfinite(norm) and skipped != "loss_scale"
+        ):
+            self._on_nonfinite(number)

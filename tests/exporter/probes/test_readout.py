@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainswitch.probes.readout import Readout
+from trainswitch.probes.readout import Readout, VectorReadout
 
 
 class FakeEvent:
@@ -133,3 +133,64 @@ def test_a_real_device_is_never_waited_for() -> None:
         torch.cuda.set_sync_debug_mode("default")
     readout.flush()
     assert [values[0] for _, values in seen] == [float(number) for number in range(1000)]
+
+
+class FakeVectors:
+    """A vector readout whose 'device' tensors are double-precision CPU tensors."""
+
+    def __init__(self, limit: int = 8) -> None:
+        self.events: list[FakeEvent] = []
+        self.seen: list[tuple[Any, list[float]]] = []
+        self.readout = VectorReadout(
+            lambda item, values: self.seen.append((item, values)),
+            limit=limit,
+            new_event=lambda: FakeEvent(self.events),
+            on_device=lambda value: value.dtype == torch.float64,
+        )
+
+
+def vector(*values: float) -> torch.Tensor:
+    """A vector that counts as being on the device."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_a_vector_on_the_host_is_handed_over_at_once() -> None:
+    """On the CPU there is nothing to wait for."""
+    device = FakeVectors()
+    device.readout.submit(1, torch.tensor([1.5, 2.5]))
+    assert device.seen == [(1, [1.5, 2.5])]
+
+
+def test_vectors_come_in_order_when_their_event_has_completed() -> None:
+    """Each vector is one copy with one event; a later one on the host waits for those before it."""
+    device = FakeVectors()
+    source = vector(1.0, 2.0, 3.0)
+    device.readout.submit(1, source)
+    source.zero_()  # the copy was made behind the work that had been queued before
+    device.readout.submit(2, torch.tensor([4.0]))
+    assert device.seen == []
+    assert len(device.events) == 1
+    device.events[0].done = True
+    device.readout.poll()
+    assert device.seen == [(1, [1.0, 2.0, 3.0]), (2, [4.0])]
+
+
+def test_a_device_far_behind_loses_samples_with_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    """Beyond the limit a sample is given up rather than waited for, and that is said once."""
+    device = FakeVectors(limit=2)
+    for number in range(4):
+        device.readout.submit(number, vector(float(number)))
+    for event in device.events:
+        event.done = True
+    device.readout.poll()
+    assert device.seen == [(0, [0.0]), (1, [1.0])]
+    assert caplog.text.count("more than 2 samples behind") == 1
+
+
+def test_flush_waits_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a run the last vectors are waited for."""
+    device = FakeVectors()
+    device.readout.submit(1, vector(7.0))
+    monkeypatch.setattr(FakeEvent, "waiting_allowed", True)
+    device.readout.flush()
+    assert device.seen == [(1, [7.0])]

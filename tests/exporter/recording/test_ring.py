@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainswitch.errors import RingError
+from trainswitch.processes import start_ticks
 from trainswitch.recording.records import VALUES, Kind, Value
 from trainswitch.recording.ring import RingReader, StepRing, remove_abandoned_rings
 
@@ -110,7 +112,7 @@ def test_no_room_is_one_sentence(tmp_path: Path) -> None:
         StepRing.create(META, 64, tmp_path / "missing")
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 300, b"TSWRING1" + b"\0" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"x" * 300, b"TSWRING2" + b"\0" * 100_000])
 def test_a_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> None:
     """Empty, short and foreign files are RingErrors."""
     path = tmp_path / "trainswitch.a.0.1.1.ring"
@@ -126,3 +128,77 @@ def test_a_long_label_is_cut_and_too_many_values_are_an_error() -> None:
     assert ring.reader().drain()[0].label == "ä" * 32
     with pytest.raises(Exception, match="pack"):
         ring.append(Kind.STEP, 0, (0.0,) * (VALUES + 1))
+
+
+def test_a_reader_goes_on_where_the_one_before_it_had_been_scraped(tmp_path: Path) -> None:
+    """replay() gives what was marked, drain() what was not: nothing comes twice, and losses are counted."""
+    ring = StepRing.create(META, 64, tmp_path)
+    first = RingReader.adopt(ring.descriptor)
+    for step in range(1, 41):
+        ring.append(Kind.STEP, step)
+        if step == 30:
+            first.drain()
+            first.mark_counted()
+    first.drain()
+    second = RingReader.adopt(ring.descriptor)
+    assert [record.step for record in second.replay()] == list(range(1, 31))
+    assert [record.step for record in second.drain()] == list(range(31, 41))
+    assert second.dropped == 0
+    for step in range(41, 111):
+        ring.append(Kind.STEP, step)
+    third = RingReader.adopt(ring.descriptor)
+    assert third.replay() == []
+    assert [record.step for record in third.drain()] == list(range(47, 111))
+    assert third.dropped == 16
+    ring.close()
+
+
+def test_the_end_is_said(tmp_path: Path) -> None:
+    """A reader in another process can tell an orderly end."""
+    ring = StepRing.create(META, 64, tmp_path)
+    assert ring.path is not None
+    reader = RingReader.open(ring.path)
+    before = reader.ended
+    ring.end()
+    assert (before, reader.ended) == (False, True)
+    ring.close()
+
+
+def test_whoever_inherited_the_ring_keeps_it(tmp_path: Path) -> None:
+    """The lock is held until writer and sidecar are gone; only the same run's next start takes the ring."""
+    meta = {**META, "pid": os.getpid(), "pid_started": start_ticks(os.getpid())}
+    ring = StepRing.create(meta, 64, tmp_path)
+    path = ring.path
+    assert path is not None
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[ring.descriptor]
+    ) as sidecar:
+        ring.end()
+        ring.leave()
+        assert remove_abandoned_rings(tmp_path) == []
+        StepRing.create({**meta, "rank": 1}, 64, tmp_path).close()
+        assert path.exists()
+        threading.Timer(0.2, sidecar.kill).start()
+        StepRing.create(meta, 64, tmp_path).close()
+        assert sidecar.wait(10) == -signal.SIGKILL  # the new ring waited for the lock
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_living_writers_of_one_run_leave_each_other_alone(tmp_path: Path) -> None:
+    """A start takes nothing from a trainer that lives and has not ended."""
+    meta = {**META, "pid": os.getpid(), "pid_started": start_ticks(os.getpid())}
+    first = StepRing.create(meta, 64, tmp_path)
+    second = StepRing.create(meta, 64, tmp_path)
+    assert first.path is not None
+    assert first.path.exists()
+    first.close()
+    second.close()
+
+
+def test_a_ring_left_half_made_is_removed_after_a_while(tmp_path: Path) -> None:
+    """A start that was killed before its ring had a name leaves nothing for good."""
+    old, new = tmp_path / "trainswitch.a.0.1.1.new", tmp_path / "trainswitch.a.0.1.2.new"
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (0, 0))
+    assert remove_abandoned_rings(tmp_path) == [old]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import signal, stats
 
 from trainswitch.statistics.control_chart import ControlChart
 
@@ -89,3 +91,91 @@ def test_no_series_breaks_the_chart(values: list[float]) -> None:
         if deviation is not None:
             assert not math.isnan(deviation.sigmas)
             assert math.isfinite(deviation.chart)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([10, 100]), st.sampled_from([1e-30, 1e-3, 1.0, 1e30]))
+@settings(max_examples=40, deadline=None)
+def test_within_the_limits_the_chart_is_three_linear_filters(seed: int, span: int, scale: float) -> None:
+    """Centre, variance and statistic are SciPy's filters of values, squares and deviations, at any scale."""
+    values = np.random.default_rng(seed).uniform(-1.0, 1.0, 210) * scale  # never beyond three sigmas for long
+    chart = ControlChart(span, 0.2)
+    for value in values[:10]:
+        assert chart.update(float(value)) is None
+    center, sigma = chart.center, chart.sigma
+    assert center == np.sort(values[:10])[5]
+    spread = np.abs(values[:10] - center)
+    assert sigma == pytest.approx(np.sort(spread)[5] / stats.norm.ppf(0.75), rel=1e-4)
+    centers, deviations, statistics = [center], [], []
+    for value in values[10:]:
+        deviation = chart.update(float(value))
+        assert deviation is not None
+        if abs(deviation.sigmas) > 3.0:
+            return  # the rest of this series is not linear
+        centers.append(chart.center)
+        deviations.append(deviation.sigmas)
+        statistics.append(deviation.chart)
+    a = 2.0 / (span + 1)
+    expected, _ = signal.lfilter([a], [1.0, a - 1.0], values[10:], zi=[(1.0 - a) * center])
+    assert centers[1:] == pytest.approx(expected, rel=1e-9, abs=1e-9 * scale)
+    residuals = values[10:] - np.array(centers[:-1])
+    variance, _ = signal.lfilter(
+        [a], [1.0, a - 1.0], (residuals / scale) ** 2, zi=[(1.0 - a) * (sigma / scale) ** 2]
+    )
+    assert chart.sigma / scale == pytest.approx(math.sqrt(variance[-1]), rel=1e-9)
+    ewma = signal.lfilter([0.2], [1.0, -0.8], deviations)
+    t = np.arange(1, len(ewma) + 1)
+    assert statistics == pytest.approx(
+        ewma / np.sqrt(0.2 / 1.8 * (1.0 - 0.8 ** (2 * t))), rel=1e-9, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("shift", [10.0, 20.0, 200.0])
+@pytest.mark.parametrize("level", [2.0, 0.0, -3.0])
+def test_trouble_that_lasts_stays_beyond_six_sigmas_until_the_chart_recentres(
+    shift: float, level: float
+) -> None:
+    """A shifted level does not widen its own limits: for nearly a span of steps it is seen as what it is."""
+    rng = np.random.default_rng(5)
+    chart = filled(rng.normal(level, 0.05, 600))
+    seen = [chart.update(float(value)) for value in rng.normal(level + shift * 0.05, 0.05, 150)]
+    beyond = [deviation is not None and deviation.sigmas > 6.0 for deviation in seen]
+    assert sum(beyond) >= 95
+    assert not any(beyond[105:])
+    assert sum(deviation is not None and deviation.recentered for deviation in seen) == 1
+
+
+def test_noise_that_grows_on_both_sides_widens_the_limits() -> None:
+    """Ten times the noise is noise again after a while: excursions that change sides do move sigma."""
+    rng = np.random.default_rng(6)
+    chart = filled(rng.normal(2.0, 0.05, 600))
+    filled_more = [chart.update(float(value)) for value in rng.normal(2.0, 0.5, 1000)]
+    assert chart.sigma == pytest.approx(0.5, rel=0.3)
+    assert not any(deviation is not None and abs(deviation.sigmas) > 6.0 for deviation in filled_more[500:])
+
+
+@given(
+    st.lists(st.floats(-10, 10), min_size=10, max_size=120),
+    st.sampled_from([1e-30, 1e-10, 1e10, 1e30]),
+)
+@settings(deadline=None)
+def test_deviations_do_not_depend_on_the_unit(values: list[float], unit: float) -> None:
+    """The loss in other units has the same deviations, from 1e-30 to 1e30; negative and around zero, too."""
+    plain, scaled = ControlChart(20, 0.2), ControlChart(20, 0.2)
+    power = 2.0 ** round(math.log2(unit))  # exact in floating point
+    for value in values:
+        if 0.0 < abs(value) < 1e-200:
+            value = 0.0
+        ours, theirs = plain.update(value), scaled.update(value * power)
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None and plain.sigma > 1e-200:
+            assert theirs.sigmas == pytest.approx(ours.sigmas, rel=1e-6, abs=1e-6)
+
+
+def test_a_charts_state_survives_json() -> None:
+    """After a round trip the next deviations are the same, in the midst of an excursion, too."""
+    rng = np.random.default_rng(7)
+    chart = filled(np.concatenate([rng.normal(2, 0.1, 200), rng.normal(5, 0.1, 50)]))
+    loaded = ControlChart(100, 0.2)
+    loaded.load_state_dict(json.loads(json.dumps(chart.state_dict(), allow_nan=False)))
+    for value in rng.normal(5, 0.1, 100):
+        assert loaded.update(float(value)) == chart.update(float(value))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from trainswitch.statistics.windows import Baseline, GradientWindow, TrendWindow, quantile
 
@@ -113,3 +114,61 @@ def test_baseline_freezes_at_the_end_of_the_warm_up() -> None:
 def test_no_warm_up_means_ready_at_once() -> None:
     """With zero steps of warm-up, limits hold from the start."""
     assert Baseline(0).ready
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=80), st.sampled_from([1e-30, 1.0, 1e30]))
+@settings(deadline=None)
+def test_trend_is_scipys_regression_of_the_window(values: list[float], scale: float) -> None:
+    """Over the last values, slope and standard error are SciPy's, from 1e-30 to 1e30."""
+    window = TrendWindow(40)
+    for value in values:
+        window.update(value * scale)
+    trend = window.trend()
+    assert trend is not None
+    last = np.array(values[-40:])
+    if np.ptp(last) < 1e-3:  # SciPy has no standard error of a constant
+        assert trend.slope_stderr / scale < 1e-3
+        return
+    expected = stats.linregress(np.arange(len(last)), last)
+    assert trend.slope / scale == pytest.approx(expected.slope, rel=1e-6, abs=1e-9)
+    assert trend.slope_stderr / scale == pytest.approx(expected.stderr, rel=1e-4, abs=1e-6)
+    assert trend.median / scale == pytest.approx(np.median(last), rel=1e-9, abs=1e-12)
+
+
+def test_a_spike_leaves_nothing_behind_in_the_trend() -> None:
+    """Once a loss of 1e30 has left the window, the slope is exactly as if it had never been there."""
+    with_spike, without = TrendWindow(16), TrendWindow(16)
+    for i in range(40):
+        with_spike.update(1e30 if i == 10 else 0.1 * i)
+        without.update(0.1 * i)
+    assert with_spike.trend() == without.trend()
+
+
+@given(st.lists(st.floats(1e-30, 1e30), min_size=1, max_size=60))
+@settings(deadline=None)
+def test_gradient_quantiles_and_ratio_are_numpys(norms: list[float]) -> None:
+    """Quantiles are those of the last norms; the first ratio is to the geometric median before it."""
+    window = GradientWindow(32)
+    ratios = [window.update(norm) for norm in norms]
+    assert window.quantiles([0.25, 0.5, 1.0]) == pytest.approx(np.quantile(norms[-32:], [0.25, 0.5, 1.0]))
+    assert ratios[:8] == [None] * min(8, len(norms))
+    if len(norms) > 8:
+        assert ratios[8] is not None
+        before = list(np.log(norms[:8]))  # none was winsorised: they were too few for a fence
+        assert math.log(ratios[8]) == pytest.approx(math.log(norms[8]) - np.median(before), abs=1e-9)
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=100))
+@settings(deadline=None)
+def test_baseline_is_numpys_median_and_scipys_iqr(values: list[float]) -> None:
+    """The frozen pair is of the finite values."""
+    finite = [value for value in values if math.isfinite(value)]
+    baseline = Baseline(len(values))
+    for value in values:
+        baseline.update(loss=value)
+    if not finite:
+        assert baseline.frozen == {}
+    elif max(map(abs, finite)) < 1e300:
+        median, iqr = baseline.frozen["loss"]
+        assert median == pytest.approx(np.median(finite), rel=1e-9)
+        assert iqr == pytest.approx(stats.iqr(finite), rel=1e-9, abs=1e-9 * max(map(abs, finite)))

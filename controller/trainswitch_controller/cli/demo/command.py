@@ -121,12 +121,12 @@ def _tell(report: Report, outcome: Outcome, stack: Stack, *, kept: bool) -> None
     report.say("")
     for row in outcome.interventions:
         report.say(f"intervention: {row['action']} for {row['alertname']} on {row['run']}: {row['detail']}")
-    report.say(
-        f"interventions: {len(outcome.interventions)}; validation loss {outcome.val_loss:.4f}, "
-        f"unfaulted {outcome.unfaulted_val_loss:.4f}: {'recovered' if outcome.recovered else 'NOT recovered'}."
-        if outcome.val_loss is not None and outcome.unfaulted_val_loss is not None
-        else "the validation loss is missing."
-    )
+    if outcome.val_loss is not None and outcome.unfaulted_val_loss is not None:
+        verdict = "recovered" if outcome.recovered else "NOT recovered"
+        report.say(
+            f"interventions: {len(outcome.interventions)}; validation loss {outcome.val_loss:.4f}, "
+            f"unfaulted {outcome.unfaulted_val_loss:.4f}: {verdict}."
+        )
     urls = {
         "prometheus": stack.prometheus,
         "alertmanager": stack.alertmanager,

@@ -54,7 +54,7 @@ class Outcome:
             missing += [f"the stage {name!r} was not seen in the part that owns it." for name in unseen]
         if not self.recovered:
             missing.append(
-                f"the validation loss is {self.val_loss} where the unfaulted run has {self.unfaulted_val_loss}."
+                f"the validation loss is {self.val_loss}, and {self.unfaulted_val_loss} without the fault."
             )
         return missing
 

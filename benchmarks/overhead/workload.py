@@ -1,0 +1,68 @@
+"""The reference training loop: the example's GPT with 10.7 million parameters, as a script would train it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.overhead.watchers import Watcher
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from gpt import GPT, GPTConfig, TextBatches, english_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHAPE = GPTConfig(layers=6, heads=6, width=384, context=128)
+BATCH = 4
+MAX_NORM = 1.0
+
+
+class Workload:
+    """Forward, backward, clipping, AdamW, cosine schedule: 512 tokens a step on the CPU, in float32."""
+
+    def __init__(
+        self, *, seed: int = 0, shape: GPTConfig = SHAPE, batch: int = BATCH, device: str = "cpu"
+    ) -> None:
+        """Build the model."""
+        torch.manual_seed(seed)
+        text, _ = english_text()
+        self.model = GPT(shape).to(device)
+        self._device = device
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 100_000)
+        self._batches: Iterator[torch.Tensor] = iter(
+            TextBatches(text, batch=batch, context=shape.context, seed=seed)
+        )
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def step(self, watcher: Watcher) -> None:
+        """Train one step under the eyes of `watcher`."""
+        batch = next(self._batches).to(self._device)
+        loss = self.model(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        norm = watcher.clip(MAX_NORM)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        watcher.step(loss, norm, batch.numel())
+
+    def seconds(self, watcher: Watcher, steps: int) -> float:
+        """Return the mean duration of a step over `steps`, after one that is not timed.
+
+        The mean, not the median: a scrape hits one step in a few, and what it costs must not be left out.
+        """
+        self.step(watcher)
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.step(watcher)
+        return (time.perf_counter() - start) / steps

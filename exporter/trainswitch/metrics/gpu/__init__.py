@@ -1,0 +1,1 @@
+"""What the NVIDIA driver knows of the cards that a rank uses."""
