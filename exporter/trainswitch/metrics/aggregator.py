@@ -40,6 +40,7 @@ logger = logging.getLogger("trainswitch")
 
 DRAIN_INTERVAL_SECONDS = 0.25
 _RECORDS_AT_A_TIME = 4
+_MOMENTS_A_DRAIN = 16
 _WAITING_SINCE = "train_collective_waiting_since_timestamp_seconds"
 
 
@@ -177,10 +178,13 @@ class Aggregator:
     def _drain(self) -> None:
         start = time.thread_time()
         dropped = self._reader.dropped
-        for number, record in enumerate(self._reader.drain()):
-            if number % _RECORDS_AT_A_TIME == 0:
-                let_others_run()
+        records = self._reader.drain()
+        # A bounded number of moments: thousands of steps a second must not find the aggregator asleep.
+        at_a_time = max(_RECORDS_AT_A_TIME, len(records) // _MOMENTS_A_DRAIN + 1)
+        for number, record in enumerate(records, start=1):
             self._take(record)
+            if number % at_a_time == 0:
+                let_others_run()
         self._count("trainswitch_records_dropped_total", amount=self._reader.dropped - dropped)
         self._count("trainswitch_overhead_seconds_total", "aggregate", amount=time.thread_time() - start)
 

@@ -71,9 +71,10 @@ class Histogram:
         self._sum_line = (f"{name}_sum", dict(labels)) if bounds[0] >= 0.0 else None
 
     def observe(self, value: float) -> None:
-        """Take one finite value."""
+        """Take one finite value; the sum never goes down, so what is below zero adds nothing to it."""
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum = min(self._sum + value, LARGEST)
+        if value > 0.0:
+            self._sum = min(self._sum + value, LARGEST)
 
     def samples(self) -> Iterator[Sample]:
         """Yield cumulative buckets, count, and sum."""
