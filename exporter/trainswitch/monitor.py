@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainswitch.config import MonitorConfig, load_config, with_isolation
-from trainswitch.errors import ActionRefused, CheckpointError, ConfigError, RingError, ServerError
+from trainswitch.errors import ActionRefused, ConfigError, RingError, ServerError
 from trainswitch.intervention.actions import Interventions
 from trainswitch.intervention.channel import ControlChannel
 from trainswitch.intervention.commands import ACTIONS, CommandOutcome, RunState, check_run_name
+from trainswitch.intervention.keeper import CheckpointKeeper
 from trainswitch.metrics.catalogue import SKIP_REASONS
 from trainswitch.metrics.endpoint import Endpoint
 from trainswitch.metrics.isolated import IsolatedEndpoint
@@ -32,8 +33,6 @@ from trainswitch.recording.steps import Step, StepRecorder
 if TYPE_CHECKING:
     import torch
 
-    from trainswitch.intervention.checkpoints import CheckpointStore, SaveResult
-    from trainswitch.intervention.control_file import CheckpointEntry
     from trainswitch.intervention.learning_rate import LearningRateScale
     from trainswitch.intervention.training_state import HasStateDict, TrainingState
     from trainswitch.probes.collectives import Collectives
@@ -105,7 +104,6 @@ class Monitor:
         self._reported: set[str] = set()
         self._data_wait = 0.0
         self._micro: list[Scalar] = []
-        self._newest_checkpoints: dict[str, CheckpointEntry] = {}
         self._owner = os.getpid()
         parts = {"model": model, "optimizer": optimizer}
         self._attached = [name for name, part in parts.items() if part is not None]
@@ -119,7 +117,8 @@ class Monitor:
         self._learning_rate = _scale_of(optimizer)
         self._probes = self._open_probes(model, optimizer, layers, scaler, step)
         state = {**({} if scaler is None else {"scaler": scaler}), **(state or {})}
-        self._training, self._store = self._open_checkpoints(model, optimizer, scheduler, state)
+        self._training, self._keeper = self._open_checkpoints(model, optimizer, scheduler, state)
+        self._store = self._keeper.store if self._keeper is not None else None
         self._channel = ControlChannel(
             self.config.control,
             self.run,
@@ -140,6 +139,8 @@ class Monitor:
             on_restored=self._on_restored,
         )
         self._interventions.step = step
+        if self._keeper is not None:
+            self._keeper.on_saved = self._interventions.saved
         self._endpoint = self._open_endpoint()
         self._start()
 
@@ -209,7 +210,8 @@ class Monitor:
 
     def _on_sidecar_restart(self) -> None:
         """Say again what a new sidecar does not find in the ring when it was said long ago."""
-        self._newest_checkpoints = {}
+        if self._keeper is not None:
+            self._keeper.tell_again()
         said = None
         while said != self._channel.state:  # the training thread may change it in between
             said = self._channel.state
@@ -221,22 +223,14 @@ class Monitor:
         optimizer: torch.optim.Optimizer | None,
         scheduler: HasStateDict | None,
         state: Mapping[str, HasStateDict],
-    ) -> tuple[TrainingState | None, CheckpointStore | None]:
+    ) -> tuple[TrainingState | None, CheckpointKeeper | None]:
         if self.rank != 0 or (model is None and optimizer is None and scheduler is None and not state):
             return None, None
-        from trainswitch.intervention.checkpoints import CheckpointStore
         from trainswitch.intervention.training_state import TrainingState
 
-        checkpoint = self.config.checkpoint
         training = TrainingState(model=model, optimizer=optimizer, scheduler=scheduler, extra=state)
-        store = CheckpointStore(
-            checkpoint.folder,
-            self.run,
-            keep=checkpoint.keep,
-            probation_steps=checkpoint.probation_steps,
-            on_saved=self._on_saved,
-        )
-        return training, store
+        keeper = CheckpointKeeper(self.run, self.config.checkpoint, record=self._record, report=self._report)
+        return training, keeper
 
     def _start(self) -> None:
         self._endpoint.start()
@@ -348,8 +342,8 @@ class Monitor:
             self._record_step(start, loss, grad_norm, samples, tokens, epoch, loss_scale, skipped)
         except Exception as error:  # noqa: BLE001 - the monitor's own trouble never ends a training
             self._report("step", f"a step was not recorded: {type(error).__name__}: {error}")
-        if self._store is not None:
-            self._keep_checkpoints(self._store)
+        if self._keeper is not None:
+            self._keeper.keep(interventions.step, interventions.capture)
         if self._channel.pending:
             self._boundary()
         self._mark = time.perf_counter()
@@ -423,27 +417,6 @@ class Monitor:
 
     # ── checkpoints and commands ──────────────────────────────────────────────────────────────────────
 
-    def _keep_checkpoints(self, store: CheckpointStore) -> None:
-        step = self._interventions.step
-        store.advance(step)
-        interval = self.config.checkpoint.interval_steps
-        if not interval or step % interval:
-            return
-        start = time.perf_counter()
-        try:
-            if store.busy:
-                error = CheckpointError("busy", f"step {step} was not saved: the last save is not done yet.")
-                self._checkpoint_failed(error)
-            else:
-                store.save(self._interventions.capture(), step)
-        except CheckpointError as error:
-            self._checkpoint_failed(error)
-        except Exception as error:  # noqa: BLE001 - a state_dict() that fails never ends a training
-            self._checkpoint_failed(
-                CheckpointError("state", f"step {step} was not saved: {type(error).__name__}: {error}")
-            )
-        self._record(Kind.PHASE, (time.perf_counter() - start,), label="checkpoint")
-
     def restore(self, step: int | None = None) -> int | None:
         """Go on from a checkpoint of this run; call it before the first step of what may be a resumed run.
 
@@ -495,36 +468,11 @@ class Monitor:
             self._report("statistics", f"a checkpoint has no statistics: {type(error).__name__}: {error}")
             return None
 
-    def _checkpoint_failed(self, error: CheckpointError) -> None:
-        self._record(Kind.CHECKPOINT_FAILED, label=error.reason)
-        self._report(f"checkpoint {error.reason}", str(error))
-
-    def _on_saved(self, result: SaveResult) -> None:
-        """Hear from the checkpoint store's thread."""
-        if result.error is not None:
-            self._record(Kind.CHECKPOINT_FAILED, label=result.error.reason)
-            logger.warning("%s", result.error)
-        else:
-            self._record(Kind.CHECKPOINT_WRITTEN, (result.seconds,))
-        self._interventions.saved(result)
-
     def _on_poll(self) -> None:
         """Hear from the control channel's thread, a few times a second."""
         self._record(Kind.CONTROL_READ)
-        if self._store is None:
-            return
-        for problem in self._store.take_problems():
-            self._record(Kind.CHECKPOINT_FAILED, label=problem.reason)
-            logger.warning("%s", problem)
-        newest = {}
-        for entry in self._store.entries():  # in the order of their saving
-            newest["latest"] = entry
-            if entry.kind == "stable":
-                newest["stable"] = entry
-        for kind, entry in newest.items():
-            if self._newest_checkpoints.get(kind) != entry:
-                self._record(Kind.CHECKPOINT, (float(entry.step), entry.created_at), label=kind)
-        self._newest_checkpoints = newest
+        if self._keeper is not None:
+            self._keeper.tell()
 
     def _boundary(self) -> None:
         """Carry commands out; while they leave the run paused, wait for more."""

@@ -159,6 +159,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     fake = types.SimpleNamespace(perf_counter=lambda: now[0], time=time.time)
     with monkeypatch.context() as patched:
         patched.setattr("trainswitch.monitor.time", fake)
+        patched.setattr("trainswitch.intervention.keeper.time", fake)
         yield now
 
 
