@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trainswitch.errors import RunNameError
 from trainswitch.intervention.commands import check_run_name
@@ -22,19 +22,7 @@ Outcome = Literal[
     "invalid_run",
     "watchdog",
 ]
-OUTCOMES: tuple[Outcome, ...] = (
-    "acted",
-    "observed",
-    "awaiting_approval",
-    "duplicate",
-    "resolved",
-    "cooldown",
-    "budget",
-    "no_policy",
-    "stale",
-    "invalid_run",
-    "watchdog",
-)
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SETTLING: frozenset[Outcome] = frozenset(
     {"acted", "observed", "awaiting_approval", "duplicate", "budget", "stale"}
 )

@@ -14,7 +14,8 @@ from typing import IO, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainswitch.errors import CheckpointCorrupt, CheckpointError
-from trainswitch.intervention.control_file import CheckpointEntry, write_atomically
+from trainswitch.files import write_atomically
+from trainswitch.intervention.control_file import CheckpointEntry
 
 CHECKPOINT_SCHEMA: Literal["trainswitch.checkpoint/1"] = "trainswitch.checkpoint/1"
 STATE_FILE = "state.pt"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainswitch.errors import CheckpointCorrupt, CheckpointError, ConfigError
+from trainswitch.files import fsync_folder
 from trainswitch.intervention.checkpoint_files import (
     Kind,
     Manifest,
@@ -31,7 +32,7 @@ from trainswitch.intervention.checkpoint_files import (
     write_state,
 )
 from trainswitch.intervention.commands import check_run_name
-from trainswitch.intervention.control_file import CheckpointEntry, fsync_folder
+from trainswitch.intervention.control_file import CheckpointEntry
 
 _CHECKPOINT_FOLDER = re.compile(r"step-\d{12,}")
 _NEW, _OLD = ".new-", ".old-"

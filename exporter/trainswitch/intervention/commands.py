@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,22 +13,12 @@ from trainswitch.errors import CommandError, RunNameError
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 CommandResult = Literal["applied", "refused", "failed", "expired", "superseded"]
-RESULTS: tuple[CommandResult, ...] = ("applied", "refused", "failed", "expired", "superseded")
+RESULTS: tuple[CommandResult, ...] = get_args(CommandResult)
 
 RunState = Literal[
     "init", "running", "evaluating", "checkpointing", "paused", "stopped", "finished", "crashed", "hung"
 ]
-RUN_STATES: tuple[RunState, ...] = (
-    "init",
-    "running",
-    "evaluating",
-    "checkpointing",
-    "paused",
-    "stopped",
-    "finished",
-    "crashed",
-    "hung",
-)
+RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 ENDED_STATES: frozenset[RunState] = frozenset({"stopped", "finished", "crashed"})
 
 

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainswitch.errors import ControlFileError
-from trainswitch.files import fsync_folder as fsync_folder
-from trainswitch.files import write_atomically as write_atomically
+from trainswitch.files import write_atomically
 from trainswitch.intervention.commands import Command, CommandOutcome, RunState, check_run_name
 
 COMMANDS_SCHEMA: Final = "trainswitch.commands/1"

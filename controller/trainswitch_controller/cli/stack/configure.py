@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainswitch.intervention.control_file import write_atomically
+from trainswitch.files import write_atomically
 from trainswitch_controller.cli.assets import assets_folder
 from trainswitch_controller.cli.errors import StackError
 from trainswitch_controller.cli.stack.record import stack_folder

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from trainswitch.intervention.control_file import write_atomically
+from trainswitch.files import write_atomically
 from trainswitch_controller.cli.errors import StackError
 from trainswitch_controller.cli.tokens import operator_token_path
 
