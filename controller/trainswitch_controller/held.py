@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainswitch.files import signature
 from trainswitch.intervention.commands import Command
 from trainswitch_controller.records import CommandRecord
 
@@ -53,12 +53,11 @@ def on_the_wire(command: CommandRecord) -> Command:
 def signature_of(path: Path) -> Signature | None:
     """Return what changes whenever the file is replaced; None where there is no file."""
     try:
-        seen = os.stat(path)  # noqa: PTH116 - one call, and a Path adds nothing to it
-    except (FileNotFoundError, NotADirectoryError):
+        return signature(path)
+    except NotADirectoryError:
         return None
     except OSError as error:
         return (error.errno or -1,)
-    return (seen.st_mtime_ns, seen.st_ino, seen.st_size)
 
 
 def failure_reason(error: BaseException | None) -> str:

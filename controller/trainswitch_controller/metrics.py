@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trainswitch.errors import CONTROL_FILE_REASONS
 from trainswitch.intervention.commands import ACTIONS
+from trainswitch.version import version
 from trainswitch_controller.decide import OUTCOMES
 from trainswitch_controller.intake import Judged
 from trainswitch_controller.policy import WATCHDOG
@@ -79,7 +79,7 @@ class Metrics:
         build = Gauge(
             f"{prefix}build_info", "1; the label says which version.", ["version"], registry=self.registry
         )
-        build.labels(version=_version()).set(1)
+        build.labels(version=version()).set(1)
         self._initialise()
 
     def webhook(self, code: int) -> None:
@@ -136,10 +136,3 @@ class Metrics:
             for file in ("commands", "status"):
                 self._file_errors.labels(file=file, reason=reason)
         self._file_errors.labels(file="status", reason="displaced")
-
-
-def _version() -> str:
-    try:
-        return version("trainswitch")
-    except PackageNotFoundError:
-        return "unknown"

@@ -27,6 +27,19 @@ def write_atomically(path: Path, data: bytes) -> None:
     fsync_folder(path.parent)
 
 
+def signature(path: Path) -> tuple[int, ...] | None:
+    """Return what changes whenever the file is replaced; None where there is no file.
+
+    Raises:
+        OSError: the operating system does not let it be looked at.
+    """
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return None
+    return seen.st_mtime_ns, seen.st_ino, seen.st_size
+
+
 def fsync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that a rename in it survives a power cut.
 

@@ -29,6 +29,7 @@ from trainswitch.processes import start_ticks
 from trainswitch.recording.records import LABEL_BYTES, Kind
 from trainswitch.recording.ring import StepRing
 from trainswitch.recording.steps import Step, StepRecorder
+from trainswitch.version import version
 
 if TYPE_CHECKING:
     import torch
@@ -678,21 +679,6 @@ def _parameters(config: MonitorConfig, model: torch.nn.Module | None) -> int | N
             "throughput.flops_per_token or throughput.flops_per_step."
         )
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def version() -> str:
-    """Return the installed version of trainswitch."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("trainswitch")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-def _finite(value: float | None) -> bool:
-    return value is None or math.isfinite(value)
 
 
 def _rank() -> tuple[int, int, int]:

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from trainswitch.errors import TrainswitchError
+from trainswitch.version import version
 from trainswitch_controller.cli import actions, demo, metrics_command, queries, serve, stack_commands
 from trainswitch_controller.cli.errors import exit_code_of
 from trainswitch_controller.cli.output import complain
-from trainswitch_controller.cli.version import package_version
 
 _COMMANDS = (demo, stack_commands, queries, actions, serve, metrics_command)
 """Modules with ``register(app)``, in the order in which the help lists their commands."""
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"trainswitch {package_version()}")
+        typer.echo(f"trainswitch {version()}")
         raise typer.Exit
 
 

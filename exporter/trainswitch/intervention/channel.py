@@ -13,12 +13,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from trainswitch.config import ControlConfig
 from trainswitch.errors import ControlFileError
+from trainswitch.files import signature
 from trainswitch.intervention.commands import Command, CommandOutcome, RunState
 from trainswitch.intervention.control_file import (
     MAX_RESULTS,
@@ -127,14 +127,22 @@ class ControlChannel:
         if self._file_lock is None and not self._take_over():
             return
         try:
-            signature = _signature(self._commands)
-            if signature != self._signature:
-                self._signature = signature
+            found = self._look()
+            if found != self._signature:
+                self._signature = found
                 self._take_in(read_commands(self._commands, self._run))
             self._recover("commands")
         except ControlFileError as error:
             self._report("commands", error)
         self._on_read()
+
+    def _look(self) -> tuple[int, ...] | None:
+        try:
+            return signature(self._commands)
+        except OSError as error:
+            raise ControlFileError(
+                "unreadable", f"cannot read {self._commands}: {error.strerror or error}."
+            ) from error
 
     def _take_in(self, file: CommandFile | None) -> None:
         if file is None:
@@ -284,14 +292,3 @@ class ControlChannel:
     def _recover(self, part: str) -> None:
         if self._trouble and self._trouble.pop(part, None) is not None:
             logger.warning("the control folder's %s is in order again.", part)
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """What changes whenever the file is replaced."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ControlFileError("unreadable", f"cannot read {path}: {error.strerror or error}.") from error
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size

@@ -23,10 +23,10 @@ from trainswitch.metrics.endpoint import Endpoint
 from trainswitch.metrics.exchange import answer_all
 from trainswitch.metrics.isolated import READY
 from trainswitch.metrics.watch import RUN_STATE_SEEN, TrainerWatch
-from trainswitch.monitor import version
 from trainswitch.processes import ProcessState, look
 from trainswitch.recording.records import Record
 from trainswitch.recording.ring import RingReader
+from trainswitch.version import version
 
 logger = logging.getLogger("trainswitch")
 

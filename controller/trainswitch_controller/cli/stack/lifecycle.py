@@ -11,6 +11,7 @@ from pathlib import Path
 import requests
 from filelock import FileLock, Timeout
 
+from trainswitch.version import version as own_version
 from trainswitch_controller.cli.assets import default_policy
 from trainswitch_controller.cli.errors import StackError
 from trainswitch_controller.cli.stack.binaries import binary_version, find_binaries
@@ -28,7 +29,6 @@ from trainswitch_controller.cli.stack.record import (
 from trainswitch_controller.cli.stack.render import Addresses
 from trainswitch_controller.cli.stack.services import READY_PATHS, launch_of
 from trainswitch_controller.cli.tokens import alertmanager_token_path, ensure_token, operator_token_path
-from trainswitch_controller.cli.version import package_version
 
 Progress = Callable[[str], None]
 """Takes one sentence for people about each thing that is done."""
@@ -256,7 +256,7 @@ def _start(
     if name == "controller":
         ensure_token(alertmanager_token_path(stack.home))
         ensure_token(operator_token_path(stack.home))
-        version = package_version()
+        version = own_version()
     else:
         version = binary_version(binaries[name])
     launch = launch_of(name, home=stack.home, policy=stack.policy, binaries=binaries, addresses=addresses)
