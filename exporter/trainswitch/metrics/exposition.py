@@ -1,10 +1,9 @@
-"""Prometheus's text format, at a third of the library's price: what precedes a value is rendered once."""
+"""Prometheus's text format, where only what changed since the last scrape is written anew."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import Protocol, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -13,17 +12,29 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
+from trainswitch.metrics.python_lock import let_others_run
+
 _LINES_AT_A_TIME = 100
-_MOMENT_SECONDS = 1e-3
+
+
+class Values(Protocol):
+    """What stands behind some series, as in `trainswitch.metrics.values`."""
+
+    text: str | None
+    """The lines of its samples; None since they changed."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples."""
 
 
 class Exposition:
-    """Renders families, and remembers the text of their headers and series.
+    """Renders samples, and remembers the text of headers, series, and values that stay as they are.
 
-    A scrape in the trainer's process takes turns with the training thread, so each millisecond counts, and
-    most of the library's time goes into escaping label values that never change. The text is the library's
-    own, byte for byte, except for the ``_created`` series, which would double the families. (The library's
-    switch for them is global, and so would change what the trainer's process exports elsewhere.)
+    A scrape in the trainer's process takes turns with the training thread, so each millisecond counts; most
+    series of a scrape are as they were at the last one, and most of the library's time goes into escaping
+    label values that never change. The text is the library's own, byte for byte, except for the ``_created``
+    series, which would double the families. (The library's switch for them is global, and so would change
+    what the trainer's process exports elsewhere.)
     """
 
     def __init__(self) -> None:
@@ -31,37 +42,50 @@ class Exposition:
         self._headers: dict[str, str] = {}
         self._series: dict[tuple[str, ...], str] = {}
 
-    def render(self, families: Iterable[Family]) -> bytes:
-        """Return the samples of gauges, counters and histograms without timestamps, as text."""
+    def render(self, families: Iterable[tuple[Family, Iterable[Values]]]) -> str:
+        """Return the text of families and the values behind their series."""
         parts: list[str] = []
-        pause_at = _LINES_AT_A_TIME
-        for family in families:
-            if len(parts) >= pause_at:
-                pause_at = len(parts) + _LINES_AT_A_TIME
-                let_others_run()
-            header = self._headers.get(family.name)
-            if header is None:
-                header = self._headers[family.name] = _render(family, [])
+        written = 0
+        for family, values in families:
+            header = self._header(family)
             parts.append(header)
-            for sample in family.samples:
-                if sample.name.endswith("_created"):
-                    continue
-                key = (sample.name, *sample.labels.values())
-                series = self._series.get(key)
-                if series is None:
-                    series = self._series[key] = _render(family, [sample])[len(header) :].rpartition(" ")[0]
-                value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
-                parts.append(f"{series} {value}\n")
-        return "".join(parts).encode()
+            for value in values:
+                text = value.text
+                if text is None:
+                    lines = self._lines(family, value.samples())
+                    text = value.text = "".join(lines)
+                    written += len(lines)
+                parts.append(text)
+            if written >= _LINES_AT_A_TIME:
+                written = 0
+                let_others_run()
+        return "".join(parts)
 
+    def render_families(self, families: Iterable[Family]) -> str:
+        """Return the text of families that hold their samples, without timestamps."""
+        return "".join(
+            self._header(family) + "".join(self._lines(family, family.samples)) for family in families
+        )
 
-def let_others_run() -> None:
-    """Give Python's lock away for a moment.
+    def _header(self, family: Family) -> str:
+        header = self._headers.get(family.name)
+        if header is None:
+            header = self._headers[family.name] = _render(family, [])
+        return header
 
-    A thread that waits for the lock gets it only after five milliseconds otherwise, and the training thread
-    may wait for it after every operation. The moment is long enough for a short step to get ahead.
-    """
-    time.sleep(_MOMENT_SECONDS)
+    def _lines(self, family: Family, samples: Iterable[Sample]) -> list[str]:
+        lines = []
+        for sample in samples:
+            if sample.name.endswith("_created"):
+                continue
+            key = (sample.name, *sample.labels.values())
+            series = self._series.get(key)
+            if series is None:
+                text = _render(family, [sample])[len(self._header(family)) :]
+                series = self._series[key] = text.rpartition(" ")[0]
+            value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
+            lines.append(f"{series} {value}\n")
+        return lines
 
 
 def _render(family: Family, samples: list[Sample]) -> str:

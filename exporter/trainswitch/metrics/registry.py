@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, cast
 
 from prometheus_client import CollectorRegistry
@@ -48,7 +48,8 @@ class MetricRegistry:
         self._metrics = {metric.name: metric for metric in catalogue if not metric.collected}
         self._values: dict[str, dict[tuple[str, ...], Value]] = {name: {} for name in self._metrics}
         self._collected = _Collected(self._common, [metric for metric in catalogue if metric.collected])
-        self.registry.register(_Measured(self._metrics, self._values))
+        self._measured = _Measured(self._metrics, self._values)
+        self.registry.register(self._measured)
         self.registry.register(self._collected)
         for metric in self._metrics.values():
             known = [values for _, values in metric.labels]
@@ -81,6 +82,10 @@ class MetricRegistry:
         """Return the histogram `name` with the values of its own labels."""
         return cast("Histogram", self._value(name, labels))
 
+    def values(self, name: str) -> Mapping[tuple[str, ...], Value]:
+        """Return a live view of a metric's values by its own labels; empty for one that a source collects."""
+        return self._values.get(name, {})
+
     def remove(self, name: str, *labels: str) -> None:
         """Let the series of `name` with the values of its own labels end."""
         del self._values[name][labels]
@@ -102,7 +107,8 @@ class MetricRegistry:
 
     def render(self) -> bytes:
         """Return all samples in Prometheus's text format."""
-        return self._exposition.render(self.registry.collect())
+        measured = self._exposition.render(self._measured.values())
+        return (measured + self._exposition.render_families(self._collected.collect())).encode()
 
 
 class _Measured(Collector):
@@ -113,9 +119,10 @@ class _Measured(Collector):
     ) -> None:
         self._metrics = metrics
         self._values = values
+        self._families = {name: self._family(metric) for name, metric in metrics.items()}
 
     def describe(self) -> Iterable[Family]:
-        return [self._family(metric) for metric in self._metrics.values()]
+        return self._families.values()
 
     def collect(self) -> Iterable[Family]:
         for name, metric in self._metrics.items():
@@ -123,6 +130,11 @@ class _Measured(Collector):
             for value in self._values[name].values():
                 family.samples.extend(value.samples())
             yield family
+
+    def values(self) -> Iterator[tuple[Family, Iterable[Value]]]:
+        """Yield each family, without samples, and the values behind its series."""
+        for name, family in self._families.items():
+            yield family, self._values[name].values()
 
     @staticmethod
     def _family(metric: Metric) -> Family:

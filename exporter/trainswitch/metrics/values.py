@@ -21,16 +21,21 @@ LARGEST = sys.float_info.max
 class Gauge:
     """One value that goes up and down."""
 
-    __slots__ = ("_labels", "_name", "value")
+    __slots__ = ("_labels", "_name", "text", "value")
 
     def __init__(self, name: str, labels: Mapping[str, str]) -> None:
         self._name = name
         self._labels = dict(labels)
         self.value = 0.0
+        self.text: str | None = None
+        """The exposition's: what it wrote of the samples; None since they changed."""
 
     def set(self, value: float) -> None:
         """Take `value`."""
-        self.value = float(value)
+        value = float(value)
+        if value != self.value:
+            self.value = value
+            self.text = None
 
     def samples(self) -> Iterator[Sample]:
         """Yield the one sample."""
@@ -40,16 +45,20 @@ class Gauge:
 class Counter:
     """One value that only goes up; `amount` must be a finite number that is not negative."""
 
-    __slots__ = ("_labels", "_name", "value")
+    __slots__ = ("_labels", "_name", "text", "value")
 
     def __init__(self, name: str, labels: Mapping[str, str]) -> None:
         self._name = name
         self._labels = dict(labels)
         self.value = 0.0
+        self.text: str | None = None
+        """The exposition's, as a gauge's."""
 
     def inc(self, amount: float = 1.0) -> None:
         """Add `amount`; a sum beyond the largest number stays there, since rate() of infinity is NaN."""
-        self.value = min(self.value + amount, LARGEST)
+        if amount:
+            self.value = min(self.value + amount, LARGEST)
+            self.text = None
 
     def samples(self) -> Iterator[Sample]:
         """Yield the one sample."""
@@ -59,12 +68,14 @@ class Counter:
 class Histogram:
     """Counts of observations by upper bound, and their sum; without a sum where a bound is negative."""
 
-    __slots__ = ("_bounds", "_counts", "_lines", "_sum", "_sum_line")
+    __slots__ = ("_bounds", "_counts", "_lines", "_sum", "_sum_line", "text")
 
     def __init__(self, name: str, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self.text: str | None = None
+        """The exposition's, as a gauge's."""
         upper = [*(floatToGoString(bound) for bound in bounds), "+Inf"]  # type: ignore[no-untyped-call]
         self._lines = [(f"{name}_bucket", {**labels, "le": bound}) for bound in upper]
         self._lines.append((f"{name}_count", dict(labels)))
@@ -72,9 +83,16 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Take one finite value; the sum never goes down, so what is below zero adds nothing to it."""
+        self.text = None
         self._counts[bisect_left(self._bounds, value)] += 1
         if value > 0.0:
             self._sum = min(self._sum + value, LARGEST)
+
+    def amount(self, position: int) -> float:
+        """Return the value of the sample that `samples` yields at a position, without making the others."""
+        if position <= len(self._counts):  # a bucket, or the count
+            return float(sum(self._counts[: position + 1]))
+        return self._sum
 
     def samples(self) -> Iterator[Sample]:
         """Yield cumulative buckets, count, and sum."""

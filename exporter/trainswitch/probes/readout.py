@@ -68,6 +68,11 @@ class Readout:
         self._next = 0
         self._given_up = False
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._waiting
+
     def submit(self, item: Any, values: Sequence[Scalar]) -> None:
         """Hand `item` over with `values` as soon as they, and all earlier ones, are on the host."""
         if not self._waiting:

@@ -33,6 +33,7 @@ _ENDED_OFFSET = 72  # 1 once the writer has said that nothing follows
 _COUNTED_OFFSET = 96  # the reader's: sequence of the last record that a scrape has shown
 _META_OFFSET = 128
 _NOTHING = (0.0,) * VALUES
+_pack_into = SLOT.pack_into
 _SUPERSEDED_SECONDS = 3.0
 _UNFINISHED_SECONDS = 60.0
 
@@ -121,25 +122,41 @@ class StepRing:
             label: at most `LABEL_BYTES` bytes of UTF-8; the rest is cut off.
             at: Unix seconds; now by default.
         """
-        if present is None:
-            present = (1 << len(values)) - 1
-        encoded = label.encode()[:LABEL_BYTES] if label else b""
-        if len(values) != VALUES:
-            values = values + _NOTHING[len(values) :]
-        when = time.time() if at is None else at
+        self.write(
+            kind,
+            step,
+            values + _NOTHING[len(values) :],
+            ((1 << len(values)) - 1 if present is None else present) & 0xFFFF,
+            label.encode()[:LABEL_BYTES],
+            time.time() if at is None else at,
+        )
+
+    def write(
+        self, kind: int, step: int, values: tuple[float, ...], present: int, label: bytes, at: float
+    ) -> None:
+        """Write one record that is in its final form, as `append` makes it: what each step pays for.
+
+        Args:
+            kind: a `Kind`.
+            step: step number.
+            values: exactly `VALUES` numbers.
+            present: bit mask, at most 16 bits.
+            label: at most `LABEL_BYTES` bytes.
+            at: Unix seconds.
+        """
         with self._lock:
             sequence = self._sequence + 1
-            SLOT.pack_into(
+            _pack_into(
                 self._memory,
                 HEADER_BYTES + (sequence - 1) % self.capacity * SLOT_BYTES,
                 sequence,
                 kind,
-                present & 0xFFFF,
-                len(encoded),
+                present,
+                len(label),
                 step,
-                when,
+                at,
                 *values,
-                encoded,
+                label,
                 sequence,
             )
             self._sequence = sequence

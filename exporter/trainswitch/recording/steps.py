@@ -71,16 +71,17 @@ class StepRecorder:
     def __init__(self, ring: StepRing, on_nonfinite: Callable[[int], None]) -> None:
         """Write into `ring`; call `on_nonfinite` with the step whose loss or norm is not finite."""
         self._ring = ring
+        self._write = ring.write
         self._on_nonfinite = on_nonfinite
 
-    def write(self, step: Step, values: Sequence[float | None]) -> None:
+    def write(self, step: Step, loss: float | None, norm: float | None) -> None:
         """Write one step.
 
         Args:
             step: what was known at once.
-            values: loss and gradient norm; None where there is none.
+            loss: None where there is none.
+            norm: of the gradients; None where there is none.
         """
-        loss, norm = values
         # Taken apart at once: a dozen look-ups by name are a measurable part of a step's price.
         (number, at, seconds, wait, samples, tokens, epoch, scale, skipped, clipped_at, rates, overhead) = (
             step
@@ -99,16 +100,21 @@ class StepRecorder:
         clipped = 0.0
         if norm is not None and clipped_at is not None:
             present |= _CLIPPED
-            clipped = float(norm > clipped_at)
-        inline = len(rates)
-        if inline > LEARNING_RATES_INLINE:
-            inline = LEARNING_RATES_INLINE
-        self._ring.append(
+            clipped = 1.0 if norm > clipped_at else 0.0
+        inline = 0
+        if rates:
+            inline = min(len(rates), LEARNING_RATES_INLINE)
+            rest = tuple(rates[:inline]) + _PADDING[inline]
+        else:
+            rest = _PADDING[0]
+        loss = 0.0 if loss is None else loss
+        norm = 0.0 if norm is None else norm
+        self._write(
             _STEP,
             number,
             (
-                0.0 if loss is None else loss,
-                0.0 if norm is None else norm,
+                loss,
+                norm,
                 seconds,
                 wait,
                 samples,
@@ -117,17 +123,16 @@ class StepRecorder:
                 scale or 0.0,
                 clipped,
                 overhead,
-                float(inline),
-            )
-            + (tuple(rates[:inline]) + _PADDING[inline] if rates else _PADDING[0]),
-            present=present,
-            label=skipped,
-            at=at,
+                inline,
+                *rest,
+            ),
+            present,
+            skipped.encode() if skipped else b"",
+            at,
         )
-        for group in range(inline, len(rates)):
-            self._ring.append(Kind.LEARNING_RATE, number, (float(group), rates[group]))
+        if inline == LEARNING_RATES_INLINE:
+            for group in range(inline, len(rates)):
+                self._ring.append(Kind.LEARNING_RATE, number, (float(group), rates[group]))
         # Mixed precision overflows now and then by design, and skips such a step: that is no trouble.
-        if (loss is not None and not isfinite(loss)) or (
-            norm is not None and not isfinite(norm) and skipped != "loss_scale"
-        ):
+        if not isfinite(loss) or (not isfinite(norm) and skipped != "loss_scale"):
             self._on_nonfinite(number)

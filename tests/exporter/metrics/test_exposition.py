@@ -45,6 +45,13 @@ def test_a_whole_registry_is_rendered_byte_for_byte() -> None:
         metrics.histogram("train_step_seconds").observe(0.2)
         metrics.gauge("train_eval", f"metric {value}").set(1e21)
         assert metrics.render() == reference(metrics.registry)
+    unchanged = metrics.render()
+    assert unchanged == reference(metrics.registry)
+    metrics.counter("train_steps_total").inc(0.0)
+    metrics.gauge("train_loss").set(math.nan)
+    assert metrics.render() == unchanged
+    metrics.histogram("train_step_seconds").observe(1e9)
+    assert metrics.render() == reference(metrics.registry) != unchanged
     assert {metric.name for metric in CATALOGUE if not metric.collected} <= set(
         metrics.render().decode().replace("\n", " ").split()
     )
@@ -66,4 +73,4 @@ def test_any_label_value_and_any_number(series: list[tuple[str, float]]) -> None
         gauge.labels(label, "x").set(value)
         counter.labels(label).inc()
         histogram.labels(label).observe(value)
-        assert exposition.render(registry.collect()) == reference(registry)
+        assert exposition.render_families(registry.collect()).encode() == reference(registry)

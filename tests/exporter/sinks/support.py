@@ -31,7 +31,7 @@ def write_step(
         "overhead": 0.0,
         **other,
     }
-    StepRecorder(ring, lambda _: None).write(Step(**fields), (loss, norm))
+    StepRecorder(ring, lambda _: None).write(Step(**fields), loss, norm)
 
 
 def new_ring(rank: int = 0, **sinks: Any) -> StepRing:
