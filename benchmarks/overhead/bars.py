@@ -17,13 +17,12 @@ STALL_SECONDS = 0.005
 
 SERIES = 1000
 
-SAMPLING = {
-    1: {"grad_norm": 1, "layers": 1},
-    10: {"grad_norm": 10, "layers": 10, "weights": 1000, "activations": 1000, "checksum": 10_000},
-}
-"""Settings of ``sampling`` at each interval. What is not named here keeps its default."""
+EVERY_STEP = {"grad_norm": 1, "layers": 1, "weights": 0, "activations": 0, "checksum": 0}
+"""Settings of ``sampling`` for a step whose gradient norms are read, and nothing else."""
+NO_STEP = {"grad_norm": 0, "layers": 0, "weights": 0, "activations": 0, "checksum": 0}
+"""The same for a step without any sample."""
 EVERYTHING = {"grad_norm": 1, "layers": 1, "weights": 1, "activations": 1, "checksum": 1}
 """All signals at every step: nobody's setting, but one sample of each, whose share is then added."""
-RARE_SHARE = {1: 1 / 100, 10: 1 / 1000}
-"""Share of the steps at each interval that sample weights and activations; the weights' checksum, ten times
-rarer, is counted as often."""
+RARE_SHARE = 1 / 100
+"""Share of the steps that sample weights and activations where gradients are read at every step, as by
+default; the weights' checksum, ten times rarer, is counted as often."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -14,53 +13,26 @@ from typing import Annotated, Any, NamedTuple
 import torch
 import typer
 
-from benchmarks.overhead import bars, hot_path, scrapes, syncs, watchers
-from benchmarks.overhead.paired import ratios
+from benchmarks.overhead import bars, hot_path, scrapes, step_time, syncs, watchers
 from benchmarks.overhead.scraper import scraping
 from benchmarks.overhead.statistics import Median, median
-from benchmarks.overhead.watchers import Open, monitor
-from benchmarks.overhead.workload import Workload
+from benchmarks.overhead.verdict import Verdict
 from trainswitch_controller.cli.options import JsonOption
 from trainswitch_controller.cli.output import Report, complain
 
 _SCRAPE_SECONDS = 1.0
-_VARIANTS = {
-    "overhead_thread": (False, 1),
-    "overhead_isolated": (True, 1),
-    "overhead_thread_interval10": (False, 10),
-    "overhead_isolated_interval10": (True, 10),
-}
 
 
 class Effort(NamedTuple):
     """How much is measured."""
 
-    looks: tuple[int, ...]
-    """Numbers of ratios after which it is seen whether they suffice."""
-    peer_ratios: int
+    step_time: step_time.Effort
     hot_path_steps: int
     scrapes: int
 
 
-_FULL = Effort(looks=(8, 16, 24), peer_ratios=4, hot_path_steps=100_000, scrapes=100)
-_QUICK = Effort(looks=(1,), peer_ratios=1, hot_path_steps=20_000, scrapes=20)
-
-
-class Verdict(NamedTuple):
-    """One figure against its bar."""
-
-    name: str
-    measured: Median
-    bar: float
-
-    @property
-    def outcome(self) -> str:
-        """Passed, missed, undecided because the interval holds the bar, or not judged for want of values."""
-        if not self.measured.sure:
-            return "not judged"
-        if self.measured.high <= self.bar:
-            return "passed"
-        return "missed" if self.measured.low > self.bar else "undecided"
+_FULL = Effort(step_time.Effort((60, 120, 240), 12, 20.0), hot_path_steps=100_000, scrapes=100)
+_QUICK = Effort(step_time.Effort((5,), 2, 4.0), hot_path_steps=20_000, scrapes=20)
 
 
 def run(
@@ -101,11 +73,7 @@ def run(
     )
     _report_peers(report, document)
     by_name = {verdict.name: verdict for verdict in verdicts}
-    document |= {name: by_name[name].measured.value if name in by_name else None for name in _VARIANTS}
-    document |= {name: by_name[name].measured.value for name in ("hot_path_us", "device_syncs")}
-    document["scrape"] = {
-        name: by_name[f"scrape_{name}"].measured.value for name in ("render_seconds", "stall_seconds")
-    }
+    document |= {name: verdict.measured.value for name, verdict in by_name.items()}
     document["spread"] = {verdict.name: verdict.measured.as_json() for verdict in verdicts}
     document["bars"] = {verdict.name: verdict.bar for verdict in verdicts}
     document["outcomes"] = {verdict.name: verdict.outcome for verdict in verdicts}
@@ -145,58 +113,21 @@ def _on_the_host(home: Path, effort: Effort, report: Report, document: dict[str,
 def _step_time(
     home: Path, effort: Effort, seed: int, report: Report, document: dict[str, Any]
 ) -> Iterator[Verdict]:
-    workload = Workload()
-    document["parameters"] = workload.parameters
-    random_numbers = random.Random(seed)  # noqa: S311 - not a secret
-    for _ in range(3):
-        workload.step(watchers.Nobody(workload))
+    bench = step_time.Bench(home, effort.step_time, seed, report.say)
+    document |= {"parameters": bench.twins[0].parameters, "step_seconds": bench.step_seconds}
+    report.say(f"{document['parameters'] / 1e6:.1f} M parameters, {bench.step_seconds:.2f} s a step")
     with scraping(home / "targets", _SCRAPE_SECONDS) as windows:
-        document["step_seconds"] = workload.seconds(watchers.Nobody(workload), 5)
-        report.say(f"{workload.parameters / 1e6:.1f} M parameters, {document['step_seconds']:.2f} s a step")
-        document["peers"], document["everything"] = {}, {}
-        rare: dict[bool, float] = {}
-        for isolate in (False, True):
-            name = "isolated" if isolate else "thread"
-            report.say(f"every signal at every step, {name} …")
-            watch = monitor(isolate=isolate, sampling=bars.EVERYTHING)
-            measured = ratios(workload, watch, home, block_steps=5, random_numbers=random_numbers)
-            rare[isolate] = statistics.median(next(measured) for _ in range(effort.peer_ratios))
-            document["everything"][name] = rare[isolate]
-        for name, (isolate, interval) in _VARIANTS.items():
-            report.say(f"{name} …")
-            bar = bars.OVERHEAD if interval == 1 else bars.OVERHEAD_INTERVAL_10
-            watch = monitor(isolate=isolate, sampling=bars.SAMPLING[interval])
-            share = bars.RARE_SHARE[interval]
-            extra = share * max(0.0, rare[isolate] - 1.0)
-            found: list[float] = []
-            measured = ratios(
-                workload, watch, home, block_steps=max(5, interval), random_numbers=random_numbers
-            )
-            for look in effort.looks:
-                found += [next(measured) + extra for _ in range(look - len(found))]
-                verdict = Verdict(name, median(found), bar)
-                if verdict.outcome != "undecided":
-                    break
-            yield verdict
+        costs = [bench.cost(isolate=isolate) for isolate in (False, True)]
+        for cost in costs:
+            yield from cost.verdicts()
+        document["step_time"] = {cost.name: cost.as_json() for cost in costs}
+        document["whole_steps"] = {name: found.as_json() for name, found in bench.whole_steps.items()}
+        document["peers"] = {}
         for name, (watch, package) in watchers.PEERS.items():
             report.say(f"peer {name} …")
-            document["peers"][name] = _peer(workload, watch, package, home, effort, random_numbers)
+            ratio = None if watchers.missing(package) else statistics.median(bench.ratios(watch))
+            document["peers"][name] = ratio
     document["scrapes"] = len(windows)
-
-
-def _peer(
-    workload: Workload,
-    watch: Open,
-    package: str | None,
-    home: Path,
-    effort: Effort,
-    random_numbers: random.Random,
-) -> float | None:
-    """Return a peer's ratio; None where it is not installed."""
-    if watchers.missing(package):
-        return None
-    measured = ratios(workload, watch, home, block_steps=5, random_numbers=random_numbers)
-    return statistics.median(next(measured) for _ in range(effort.peer_ratios))
 
 
 def _report_peers(report: Report, document: dict[str, Any]) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 import trainswitch
 
 CHUNK = 1000
+_SCRAPE_ENDS_SECONDS = 0.02
 
 
 def microseconds(home: Path, *, steps: int) -> list[float]:
     """Return microseconds a step, one value for each `CHUNK` of `steps`; the empty loop is subtracted.
 
-    Between the chunks, untimed, a scrape has the aggregator take in what was recorded: it works while real
-    steps compute, and a loop that does nothing but record would time its turns at Python's lock instead.
+    Between the chunks, untimed, a scrape has the aggregator take in what was recorded, and is given the time
+    to end: it works while real steps compute, and a loop that does nothing but record would time its turns
+    at Python's lock instead.
     """
     config = {
         "server": {"port": 0, "linger_seconds": 0, "targets_dir": home / "hot-path"},
@@ -28,6 +30,7 @@ def microseconds(home: Path, *, steps: int) -> list[float]:
         for _ in range(steps // CHUNK):
             with urllib.request.urlopen(switch.url) as response:  # noqa: S310 - the endpoint just opened
                 response.read()
+            time.sleep(_SCRAPE_ENDS_SECONDS)
             start = time.perf_counter()
             for _ in chunk:
                 pass

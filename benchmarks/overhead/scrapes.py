@@ -23,7 +23,7 @@ from trainswitch.recording.ring import StepRing
 
 
 def render_seconds(*, repetitions: int = 50) -> list[float]:
-    """Return the processor time of each rendering of `SERIES` series, with full statistics windows.
+    """Return the processor time of each rendering of `SERIES` series, all changed, with full windows.
 
     Processor time, because rendering gives Python's lock away now and then, on purpose, and waits meanwhile.
     """
@@ -31,12 +31,25 @@ def render_seconds(*, repetitions: int = 50) -> list[float]:
     meta = {"run": "render", "rank": 0, "node": "here", "framework": "none", "world_size": 1}
     ring = StepRing.private({**meta, "started_at": time.time(), "config": config}, 4096)
     aggregator = Aggregator(ring.reader(), "0")
-    for step in range(1, 1001):
+    names: list[str] = []
+
+    def evaluate(name: str) -> None:
+        names.append(name)
+        ring.append(Kind.EVALUATION, 0, (random.random(),), label=name)  # noqa: S311 - not a secret
+
+    def step(number: int) -> None:
         values = (2.0 + random.random(), 1.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # noqa: S311
-        ring.append(Kind.STEP, step, values)
-    _fill(lambda name: ring.append(Kind.EVALUATION, 0, (1.0,), label=name), aggregator.render)
+        ring.append(Kind.STEP, number, values)
+
+    for number in range(1, 1001):
+        step(number)
+    _fill(evaluate, aggregator.render)
     found = []
-    for _ in range(repetitions):
+    for number in range(1001, 1001 + repetitions):
+        step(number)
+        for name in names:
+            ring.append(Kind.EVALUATION, 0, (random.random(),), label=name)  # noqa: S311 - not a secret
+        aggregator.drain()
         start = time.thread_time()
         aggregator.render()
         found.append(time.thread_time() - start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 SHAPE = GPTConfig(layers=6, heads=6, width=384, context=128)
 BATCH = 4
 MAX_NORM = 1.0
+
+
+class StepTime(NamedTuple):
+    """Seconds that a step took."""
+
+    whole: float
+    tail: float
+    """What follows the backward pass: clipping, optimizer, scheduler, watcher."""
 
 
 class Workload:
@@ -45,24 +53,17 @@ class Workload:
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def step(self, watcher: Watcher) -> None:
+    def step(self, watcher: Watcher) -> StepTime:
         """Train one step under the eyes of `watcher`."""
+        start = time.perf_counter()
         batch = next(self._batches).to(self._device)
         loss = self.model(batch[:, :-1], batch[:, 1:])
         loss.backward()
+        after_backward = time.perf_counter()
         norm = watcher.clip(MAX_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.scheduler.step()
         watcher.step(loss, norm, batch.numel())
-
-    def seconds(self, watcher: Watcher, steps: int) -> float:
-        """Return the mean duration of a step over `steps`, after one that is not timed.
-
-        The mean, not the median: a scrape hits one step in a few, and what it costs must not be left out.
-        """
-        self.step(watcher)
-        start = time.perf_counter()
-        for _ in range(steps):
-            self.step(watcher)
-        return (time.perf_counter() - start) / steps
+        end = time.perf_counter()
+        return StepTime(end - start, end - after_backward)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.overhead import syncs
-from benchmarks.overhead.command import Verdict
 from benchmarks.overhead.statistics import CONFIDENCE, Median, median
+from benchmarks.overhead.verdict import Verdict
 from benchmarks.overhead.watchers import Nobody, Watcher, hooks_with_item, monitor, nobody
 from benchmarks.overhead.workload import Workload
 
