@@ -1,4 +1,4 @@
-"""Evaluations: a metric's newest values against those before them, for Welch's t-test, and the best."""
+"""Evaluations of a run: a metric's newest values against those before them and against its best one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import re
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 Direction = Literal["higher", "lower"]
@@ -45,9 +46,32 @@ def moments(values: Iterable[float]) -> Moments:
     return Moments(mean, variance, len(sample))
 
 
+def evaluation_noise(values: Sequence[float]) -> float:
+    """Return the standard deviation of values that scatter about a slowly moving mean.
+
+    Half the mean square of successive differences estimates the variance, and a trend hardly adds to it:
+    J. von Neumann et al., The mean square successive difference, Annals of Mathematical Statistics 12 (1941).
+    NaN of fewer than three values.
+    """
+    if len(values) < 3:
+        return math.nan
+    differences = [later - earlier for earlier, later in pairwise(values)]
+    return math.hypot(*differences) / math.sqrt(2 * len(differences))
+
+
 def default_direction(metric: str) -> Direction:
     """Return ``lower`` for names that say loss, error, perplexity or a usual shorthand, else ``higher``."""
     return "lower" if _LOWER_IS_BETTER.search(metric.lower()) else "higher"
+
+
+class _History:
+    """What is kept of one metric."""
+
+    def __init__(self, size: int) -> None:
+        self.values: deque[float] = deque(maxlen=size)
+        self.training_losses: deque[float] = deque(maxlen=size)
+        """The training loss at each of `values`; NaN where there was none."""
+        self.best: float | None = None
 
 
 class Evaluations:
@@ -56,6 +80,9 @@ class Evaluations:
     The reference does not overlap the recent window, so the two are the independent samples of Welch's test.
     Both slide: a metric that has settled at a worse level is its own reference after a while; what it once
     was stays known as the best.
+
+    Each evaluation is kept with the training loss that led to it, the mean of the steps since the evaluation
+    before: that tells overfitting, where the two part, from a run that gets worse as a whole.
     """
 
     def __init__(self, recent: int, reference: int, directions: Mapping[str, Direction]) -> None:
@@ -69,13 +96,17 @@ class Evaluations:
         self._recent = recent
         self._directions = dict(directions)
         self._size = recent + reference
-        self._values: dict[str, deque[float]] = {}
-        self._best: dict[str, float] = {}
+        self._histories: dict[str, _History] = {}
+        self._loss = _MeanBetween()
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of all metrics that were ever evaluated."""
-        return tuple(self._values)
+        return tuple(self._histories)
+
+    def take_loss(self, loss: float) -> None:
+        """Take a step's finite training loss."""
+        self._loss.take(loss)
 
     def update(self, metric: str, value: float) -> None:
         """Take an evaluation; a value that is not finite makes the metric known and is otherwise left out.
@@ -83,18 +114,21 @@ class Evaluations:
         Raises:
             ValueError: there are `MOST_METRICS` other metrics already.
         """
-        if metric not in self._values:
-            if len(self._values) >= MOST_METRICS:
+        history = self._histories.get(metric)
+        if history is None:
+            if len(self._histories) >= MOST_METRICS:
                 raise ValueError(
                     f"evaluation metric {metric!r} is one more than {MOST_METRICS}: "
                     "use fewer names, without step numbers or paths in them"
                 )
-            self._values[metric] = deque(maxlen=self._size)
+            history = self._histories[metric] = _History(self._size)
+        training_loss = self._loss.read()
         if not math.isfinite(value):
             return
-        self._values[metric].append(value)
         better = max if self.direction(metric) == "higher" else min
-        self._best[metric] = better(value, self._best.get(metric, value))
+        history.best = value if history.best is None else better(value, history.best)
+        history.values.append(value)
+        history.training_losses.append(training_loss)
 
     def direction(self, metric: str) -> Direction:
         """Return which values of `metric` are the better ones."""
@@ -102,31 +136,77 @@ class Evaluations:
 
     def windows(self, metric: str) -> dict[str, Moments]:
         """Return the moments of the ``recent`` and the ``reference`` window of a metric."""
-        values = list(self._values[metric])
-        return {"recent": moments(values[-self._recent :]), "reference": moments(values[: -self._recent])}
+        return {name: moments(values) for name, values in self._split(self._histories[metric].values).items()}
+
+    def training_losses(self, metric: str) -> dict[str, float]:
+        """Return the mean training loss at the evaluations of both windows; NaN where it is not known."""
+        windows = self._split(self._histories[metric].training_losses)
+        return {name: statistics.fmean(values) if values else math.nan for name, values in windows.items()}
 
     def best(self, metric: str) -> float:
         """Return the best finite value of a metric; NaN where there was none."""
-        return self._best.get(metric, math.nan)
+        best = self._histories[metric].best
+        return math.nan if best is None else best
+
+    def noise(self, metric: str) -> float:
+        """Return the `evaluation_noise` of both windows together."""
+        return evaluation_noise(self._histories[metric].values)
 
     def clear(self) -> None:
         """Forget all values; the names stay known."""
-        for values in self._values.values():
-            values.clear()
-        self._best.clear()
+        self._histories = {metric: _History(self._size) for metric in self._histories}
+        self._loss = _MeanBetween()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: the values in both windows and the best, per metric."""
+        """Return the state: what both windows hold and the best, per metric."""
         return {
-            metric: {"values": list(values), "best": self._best.get(metric)}
-            for metric, values in self._values.items()
+            metric: {
+                "values": list(history.values),
+                "training_losses": [_or_none(loss) for loss in history.training_losses],
+                "best": history.best,
+            }
+            for metric, history in self._histories.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self._values = {
-            metric: deque(map(float, kept["values"]), maxlen=self._size) for metric, kept in state.items()
-        }
-        self._best = {
-            metric: float(kept["best"]) for metric, kept in state.items() if kept["best"] is not None
-        }
+        self._histories = {}
+        for metric, kept in state.items():
+            history = self._histories[metric] = _History(self._size)
+            history.values.extend(map(float, kept["values"]))
+            history.training_losses.extend(map(_or_nan, kept["training_losses"]))
+            history.best = None if kept["best"] is None else float(kept["best"])
+
+    def _split(self, kept: Iterable[float]) -> dict[str, list[float]]:
+        values = list(kept)
+        return {"recent": values[-self._recent :], "reference": values[: -self._recent]}
+
+
+class _MeanBetween:
+    """Mean of what was taken since it was read last; a reading without new values repeats the one before.
+
+    One evaluation reads it once for each of its metrics.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+        self._mean = math.nan
+
+    def take(self, value: float) -> None:
+        self._sum += value
+        self._count += 1
+
+    def read(self) -> float:
+        if self._count:
+            self._mean = self._sum / self._count
+            self._sum, self._count = 0.0, 0
+        return self._mean
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON knows no NaN
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import math
+import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +13,11 @@ from typing import Any, NamedTuple
 FENCE_IQRS = 3.0
 """A log norm this many interquartile ranges beyond the upper quartile is winsorised to that fence."""
 _NARROWEST_IQR = math.log(1.25)
-_SMALLEST_NORM = 1e-30
 _FEWEST_FOR_RATIO = 8
+CLIMB_NORMS, CLIMB_REFERENCE_NORMS = 64, 256
+"""A climb is told by the median of the newest norms over that of those before them."""
+_ROUNDING = 1e-12
+"""Residuals of values of about 1 that are only rounding errors."""
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
@@ -45,7 +50,9 @@ class GradientWindow:
         if not (math.isfinite(norm) and norm >= 0.0):
             return None
         self._raw.append(norm)
-        log = math.log(max(norm, _SMALLEST_NORM))
+        if norm == 0.0:  # says nothing about the size of those that are not, as where a reward had no spread
+            return 0.0 if len(self._ordered) >= _FEWEST_FOR_RATIO else None
+        log = math.log(norm)
         ratio = None
         if len(self._ordered) >= _FEWEST_FOR_RATIO:
             ratio = math.exp(min(log - quantile(self._ordered, 0.5), 700.0))
@@ -62,6 +69,18 @@ class GradientWindow:
         """Return quantiles of the norms in the window; empty where there are none."""
         ordered = sorted(self._raw)
         return [quantile(ordered, q) for q in probabilities] if ordered else []
+
+    def climb(self) -> float | None:
+        """Return the median of the last `CLIMB_NORMS` norms over that of the `CLIMB_REFERENCE_NORMS` before.
+
+        Two medians so far apart stand still under spikes, and see a rise too slow for a line over the newest.
+        None while the window holds fewer, and where the median before is zero.
+        """
+        norms = list(self._raw)[-(CLIMB_NORMS + CLIMB_REFERENCE_NORMS) :]
+        before = sorted(norms[:-CLIMB_NORMS])
+        if len(before) < CLIMB_REFERENCE_NORMS or (reference := quantile(before, 0.5)) == 0.0:
+            return None
+        return quantile(sorted(norms[-CLIMB_NORMS:]), 0.5) / reference
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: the norms as they were, and their logarithms as winsorised."""
@@ -114,14 +133,26 @@ class TrendWindow:
         values = list(self._values)
         ordered = sorted(values)
         size = max(abs(ordered[0]), abs(ordered[-1])) or 1.0  # scaled, so that squares cannot overflow
-        scaled = [value / size for value in values]
-        mean = math.fsum(scaled) / n
-        middle = (n - 1) / 2.0
+        slope, residuals = _line([value / size for value in values])
         spread = n * (n * n - 1) / 12.0
-        slope = math.fsum((i - middle) * (y - mean) for i, y in enumerate(scaled)) / spread
-        residual = math.fsum((y - mean - slope * (i - middle)) ** 2 for i, y in enumerate(scaled))
-        stderr = math.sqrt(residual / (n - 2) / spread)
+        stderr = math.sqrt(math.fsum(map(operator.mul, residuals, residuals)) / (n - 2) / spread)
         return Trend(slope * size, stderr * size, ordered[0], quantile(ordered, 0.5), ordered[-1])
+
+    def autocorrelation(self, steps: int) -> float | None:
+        """Return the autocorrelation at lag 1 of the last `steps` values' deviations from their line.
+
+        It is about 0 ± 1 / sqrt(steps) for independent noise, and near -1 for values that jump up and down
+        from one to the next. None for fewer values, and for those on a line.
+        """
+        if len(self._values) < steps:
+            return None
+        values = list(self._values)[-steps:]
+        size = max(map(abs, values)) or 1.0
+        _, residuals = _line([value / size for value in values])
+        variance = math.fsum(map(operator.mul, residuals, residuals))
+        if variance < steps * _ROUNDING**2:
+            return None
+        return math.fsum(map(operator.mul, residuals, residuals[1:])) / variance
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: the values in the window."""
@@ -130,6 +161,22 @@ class TrendWindow:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; of a longer window, the newest values."""
         self._values = deque(map(float, state["values"]), maxlen=self._values.maxlen)
+
+
+def _line(values: Sequence[float]) -> tuple[float, list[float]]:
+    """Return the slope of the least-squares line through values by their position, and their residuals."""
+    n = len(values)
+    positions = _centered(n)
+    mean = math.fsum(values) / n
+    deviations = [value - mean for value in values]
+    slope = math.fsum(map(operator.mul, positions, deviations)) / (n * (n * n - 1) / 12.0)
+    return slope, [y - slope * x for x, y in zip(positions, deviations, strict=True)]
+
+
+@functools.lru_cache(maxsize=16)
+def _centered(n: int) -> tuple[float, ...]:
+    """Return n positions about zero."""
+    return tuple(i - (n - 1) / 2.0 for i in range(n))
 
 
 class Baseline:

@@ -1,4 +1,4 @@
-"""Evaluation windows against SciPy, the best value, and directions."""
+"""Evaluation windows against SciPy, noise, training losses, the best value, and directions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from trainswitch.statistics.evaluations import MOST_METRICS, Evaluations, default_direction, moments
+from trainswitch.statistics.evaluations import (
+    MOST_METRICS,
+    Evaluations,
+    default_direction,
+    evaluation_noise,
+    moments,
+)
 
 scaled = st.floats(-1e30, 1e30).filter(lambda value: value == 0.0 or abs(value) >= 1e-30)
 
@@ -60,6 +66,35 @@ def test_what_is_not_finite_is_left_out(values: list[float]) -> None:
         assert evaluations.best("score") == max(finite)
 
 
+def test_the_noise_is_the_scatter_and_not_the_trend() -> None:
+    """Of white noise it is the standard deviation; a trend of ten sigmas in all adds little to it."""
+    noise = np.random.default_rng(0).normal(0.0, 0.5, 4000)
+    assert evaluation_noise(list(noise)) == pytest.approx(0.5, rel=0.03)
+    assert evaluation_noise(list(noise + np.linspace(0.0, 5.0, 4000))) == pytest.approx(0.5, rel=0.03)
+    assert math.isnan(evaluation_noise([1.0, 2.0]))
+
+
+def test_an_evaluation_is_kept_with_the_mean_training_loss_before_it() -> None:
+    """Each with the steps since the evaluation before, once for all metrics of one evaluation."""
+    evaluations = Evaluations(2, 2, {})
+    for losses in ([9.0], [4.0, 6.0], [3.0], [1.0, 2.0, 3.0]):
+        for loss in losses:
+            evaluations.take_loss(loss)
+        evaluations.update("val_loss", 1.0)
+        evaluations.update("accuracy", 0.5)
+    assert evaluations.training_losses("val_loss") == {"recent": 2.5, "reference": 7.0}
+    assert evaluations.training_losses("accuracy") == evaluations.training_losses("val_loss")
+
+
+def test_a_training_loss_that_is_not_known_is_not_averaged() -> None:
+    """A window with an evaluation before the first step has no mean: NaN, which no rule believes."""
+    evaluations = Evaluations(2, 2, {})
+    evaluations.update("val_loss", 1.0)
+    evaluations.take_loss(3.0)
+    evaluations.update("val_loss", 1.0)
+    assert math.isnan(evaluations.training_losses("val_loss")["recent"])
+
+
 def test_few_evaluations_have_no_variance() -> None:
     """Of one value there is no variance, and of none no mean: NaN, not a zero that a rule would believe."""
     windows = filled([0.5]).windows("score")
@@ -102,11 +137,16 @@ def test_the_number_of_metrics_is_bounded() -> None:
 
 
 def test_the_state_survives_json() -> None:
-    """Windows and best are the same after a round trip, also for a metric that had no finite value."""
-    evaluations = filled([0.1 * number for number in range(20)])
+    """All that was kept is the same after a round trip, also for a metric that had no finite value."""
+    evaluations = filled([0.1 * number for number in range(10)])
+    for number in range(10, 20):
+        evaluations.take_loss(2.0)
+        evaluations.update("score", 0.1 * number)
     evaluations.update("broken", math.nan)
     loaded = Evaluations(3, 5, {})
     loaded.load_state_dict(json.loads(json.dumps(evaluations.state_dict(), allow_nan=False)))
     assert loaded.windows("score") == evaluations.windows("score")
     assert loaded.best("score") == evaluations.best("score")
+    assert loaded.training_losses("score") == {"recent": 2.0, "reference": 2.0}
+    assert loaded.noise("score") == evaluations.noise("score")
     assert math.isnan(loaded.best("broken"))

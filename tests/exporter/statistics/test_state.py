@@ -26,14 +26,18 @@ def feed(statistics: Statistics, step: int, loss: float, norm: float, score: flo
     """Feed one step as the aggregator does, and return all that is seen of it."""
     seen: list[Any] = [statistics.advance(step)]
     if math.isfinite(loss):
-        seen.append(statistics.take_loss(step, loss))
-    seen.append(statistics.gradients.update(norm))
+        seen += [statistics.take_loss(step, loss), statistics.take_loss_excess(step, loss)]
+        seen.append(statistics.rise.update(loss))
+    if math.isfinite(norm):
+        seen.append(statistics.take_grad_norm(norm))
     seen.append(statistics.baseline.update(loss=loss, grad_norm=norm, step_seconds=0.1))
     statistics.evaluations.update("score", score)
     return [
         *seen,
         statistics.loss_limits(),
         statistics.trend.trend(),
+        statistics.excess.level(),
+        statistics.gradients.climb(),
         statistics.gradients.quantiles([0.0, 0.25, 0.5, 0.75, 1.0]),
         statistics.baseline.frozen,
         statistics.evaluations.windows("score"),
@@ -46,7 +50,7 @@ def feed(statistics: Statistics, step: int, loss: float, norm: float, score: flo
 def test_a_state_that_was_saved_goes_on_as_if_nothing_had_happened(before: Any, after: Any) -> None:
     """After a round trip through JSON, each further step is seen as without it, whatever the values.
 
-    Saved between two phases of the season, so that no phase's contribution is cut in two.
+    Saved between two phases of the season, so that no phase's contribution is cut in two, and in a pause.
     """
     original = Statistics(SMALL)
     for step, (loss, norm, score, _) in enumerate(before):
@@ -54,6 +58,7 @@ def test_a_state_that_was_saved_goes_on_as_if_nothing_had_happened(before: Any, 
     if original._season is not None:
         original._season._close()
     loaded = Statistics.from_state(SMALL, json.loads(json.dumps(original.state_dict(), allow_nan=False)))
+    original.interrupt()  # what the last steps reached is not in the state
     for step, (loss, norm, score, back) in enumerate(after, start=len(before)):
         number = max(0, step - back)
         assert repr(feed(loaded, number, loss, norm, score)) == repr(
@@ -131,5 +136,6 @@ def feed_lightly(statistics: Statistics, step: int) -> None:
     loss = 2.0 + math.sin(step)
     statistics.advance(step)
     statistics.take_loss(step, loss)
-    statistics.gradients.update(loss)
+    statistics.take_loss_excess(step, loss)
+    statistics.take_grad_norm(abs(loss))
     statistics.baseline.update(loss=loss, grad_norm=loss, step_seconds=loss)

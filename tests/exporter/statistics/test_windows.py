@@ -71,6 +71,78 @@ def test_gradient_ratio_is_to_the_trailing_median() -> None:
     assert window.update(2.0) == pytest.approx(1.0)
 
 
+def test_a_climb_is_the_newest_median_over_the_one_before() -> None:
+    """Norms that rise by a half are seen as 1.5 when the newest 64 all have, whatever spikes there are."""
+    window = GradientWindow(512)
+    norms = [2.0 if number % 50 else 1e6 for number in range(400)] + [
+        3.0 if number % 9 else 1e6 for number in range(64)
+    ]
+    for number, norm in enumerate(norms, start=1):
+        assert (window.climb() is None) == (number <= 320)
+        window.update(norm)
+    assert window.climb() == 1.5
+
+
+def test_a_climb_needs_enough_norms_that_are_not_zero() -> None:
+    """A window that is too short never says anything, and nothing can be told against a median of zero."""
+    short, zeros = GradientWindow(319), GradientWindow(512)
+    for _ in range(400):
+        short.update(1.0)
+        zeros.update(0.0)
+    assert short.climb() is None
+    assert zeros.climb() is None
+
+
+def test_norms_of_zero_say_nothing_about_the_size_of_the_others() -> None:
+    """Steps without any gradient have ratio 0, and leave the median of the other norms as it was."""
+    window = GradientWindow(100)
+    for number in range(60):
+        window.update(0.0 if number % 3 else 2.0)
+    assert window.update(0.0) == 0.0
+    assert window.update(30.0) == pytest.approx(15.0)
+    assert window.quantiles([0.0]) == [0.0]
+
+
+@given(
+    st.lists(st.floats(-1e3, 1e3, width=32), min_size=20, max_size=60), st.sampled_from([1e-30, 1.0, 1e200])
+)
+@settings(deadline=None)
+def test_autocorrelation_is_that_of_the_deviations_from_the_line(values: list[float], scale: float) -> None:
+    """It equals NumPy's on the last twenty values, whatever the unit; values on a line have none."""
+    window = TrendWindow(64)
+    for value in values:
+        window.update(value * scale)
+    found = window.autocorrelation(20)
+    last = np.asarray(values[-20:])
+    size = np.abs(last).max() or 1.0
+    x = np.arange(20)
+    residuals = last / size - np.polynomial.polynomial.polyval(
+        x, np.polynomial.polynomial.polyfit(x, last / size, 1)
+    )
+    if (residuals**2).sum() < 1e-6:
+        return  # NumPy's rounding errors are of that order
+    assert found == pytest.approx((residuals[1:] * residuals[:-1]).sum() / (residuals**2).sum(), abs=1e-4)
+
+
+def test_autocorrelation_tells_jumps_from_noise_and_lines() -> None:
+    """Up and down is near -1, noise near 0; too few values and a straight line have none."""
+    window = TrendWindow(64)
+    for number in range(64):
+        window.update(2.0 - 0.01 * number)
+    assert window.autocorrelation(64) is None
+    for number in range(64):
+        window.update(2.0 + (-1) ** number * 0.1 - 0.001 * number)
+    found = window.autocorrelation(64)
+    assert found is not None
+    assert found < -0.9
+    for value in np.random.default_rng(0).normal(2.0, 0.1, 64):
+        window.update(float(value))
+    found = window.autocorrelation(64)
+    assert found is not None
+    assert abs(found) < 0.3
+    assert window.autocorrelation(65) is None
+
+
 def test_an_explosion_does_not_become_its_own_reference() -> None:
     """Half a window of exploded norms later, the ratio still says explosion; the quantiles tell the truth."""
     window = GradientWindow(100)
