@@ -6,8 +6,10 @@ import sys
 
 import typer
 
+from benchmarks.early_warning import command as early_warning
 from benchmarks.latency import command as latency
 from benchmarks.overhead import command as overhead
+from benchmarks.scale import command as scale
 from trainswitch.errors import TrainswitchError
 from trainswitch_controller.cli.output import complain
 
@@ -22,8 +24,10 @@ def main() -> int:
         pretty_exceptions_enable=False,
     )
     app.callback()(lambda: None)
+    app.command("early-warning", epilog="Example: scripts/bench early-warning --keep runs")(early_warning.run)
     app.command("latency", epilog="Example: scripts/bench latency --json")(latency.run)
     app.command("overhead", epilog="Example: scripts/bench overhead --json")(overhead.run)
+    app.command("scale", epilog="Example: scripts/bench scale --ranks 64,256 --fill 0")(scale.run)
     try:
         app(prog_name="scripts/bench")
     except TrainswitchError as error:

@@ -1,0 +1,1 @@
+"""What rule evaluation costs as the number of ranks grows: a real Prometheus, and synthetic ranks."""
