@@ -17,6 +17,8 @@ PanelBuilder: TypeAlias = timeseries.Panel | stat.Panel | statetimeline.Panel | 
 DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SCOPE = 'job=~"$job", run="$run", rank=~"$rank"'
 """Matchers that every series of the trainer's endpoint is selected by."""
+RECORDED_SCOPE = 'run="$run", rank=~"$rank"'
+"""Matchers of what rules record by rank: the job is not kept."""
 
 DASHED = dashboard.DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 6]})
 BARS = dashboard.DynamicConfigValue(id_val="custom.drawStyle", value="bars")
@@ -36,6 +38,16 @@ def unit(name: str) -> dashboard.DynamicConfigValue:
 def series(name: str, *matchers: str) -> str:
     """Return the selector of a trainer's metric in the dashboard's scope, narrowed by `matchers`."""
     return f"{name}{{{', '.join((SCOPE, *matchers))}}}"
+
+
+def recorded(name: str, *matchers: str) -> str:
+    """Return the selector of what a rule records by rank, in the dashboard's scope."""
+    return f"{name}{{{', '.join((RECORDED_SCOPE, *matchers))}}}"
+
+
+def recorded_for_run(name: str) -> str:
+    """Return the selector of what a rule records for the whole run."""
+    return f'{name}{{run="$run"}}'
 
 
 def rate(name: str, *matchers: str) -> str:
@@ -76,6 +88,11 @@ def instant(ref_id: str, expr: str, legend: str = "__auto") -> prometheus.Dataqu
     return prometheus.Dataquery().ref_id(ref_id).expr(expr).legend_format(legend).instant()
 
 
+def mean(histogram: str, by: str) -> str:
+    """Return the mean of a trainer's histogram over `$__rate_interval`, by the label `by`."""
+    return f"sum by ({by}) ({rate(f'{histogram}_sum')}) / (sum by ({by}) ({rate(f'{histogram}_count')}) > 0)"
+
+
 def steps(*pairs: tuple[float | None, str]) -> dashboard_builders.ThresholdsConfig:
     """Return absolute thresholds from (value, colour) pairs; the first value is None: minus infinity."""
     return (
@@ -109,6 +126,20 @@ def graph(
             .show_legend(True)
         )
         .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
+    )
+
+
+def logarithmic(panel: timeseries.Panel) -> timeseries.Panel:
+    """Return `panel` with a logarithmic axis: for norms and ratios over many orders of magnitude."""
+    return panel.scale_distribution(
+        common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
+    )
+
+
+def limit_lines(panel: timeseries.Panel, *pairs: tuple[float | None, str]) -> timeseries.Panel:
+    """Return `panel` with a dashed line at each threshold; the first value is None, see `steps`."""
+    return panel.thresholds(steps(*pairs)).thresholds_style(
+        common_builders.GraphThresholdsStyleConfig().mode(common.GraphTresholdsStyleMode.DASHED)
     )
 
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grafana.builders import run_dashboard
+from grafana.builders import hardware_dashboard, ranks_dashboard, run_dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 FOLDER = Path(__file__).resolve().parent.parent / "dashboards"
-DASHBOARDS = {run_dashboard.UID: run_dashboard.build}
+DASHBOARDS = {module.UID: module.build for module in (run_dashboard, hardware_dashboard, ranks_dashboard)}
 
 
 def render() -> dict[str, str]:

@@ -17,7 +17,7 @@ from trainswitch.metrics.catalogue import CATALOGUE, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "grafana" / "dashboards"
-RUN_DASHBOARD = FOLDER / "trainswitch-run.json"
+UIDS = ("trainswitch-hardware", "trainswitch-ranks", "trainswitch-run")
 VALUES = {"datasource": "prometheus", "job": ".+", "run": "demo", "rank": ".+"}
 
 CONTROLLER_METRICS = {
@@ -30,6 +30,13 @@ CONTROLLER_METRICS = {
     "trainswitch_controller_write_failures_total",
 }
 PROMETHEUS_METRICS = {"ALERTS", "scrape_duration_seconds", "up"}
+RECORDS = {
+    rule["record"]
+    for path in (ROOT / "prometheus" / "rules").glob("*.yml")
+    for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+    if "record" in rule
+}
 HISTOGRAM_SUFFIXES = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}
 
 needs_sdk = pytest.mark.skipif(
@@ -38,16 +45,27 @@ needs_sdk = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def dashboard() -> dict[str, Any]:
-    """Return the committed run dashboard."""
-    loaded: dict[str, Any] = json.loads(RUN_DASHBOARD.read_text(encoding="utf-8"))
+def load(uid: str) -> dict[str, Any]:
+    """Return a committed dashboard."""
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{uid}.json").read_text(encoding="utf-8"))
     return loaded
+
+
+@pytest.fixture(scope="module", params=UIDS)
+def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return each committed dashboard in turn."""
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def run_dashboard() -> dict[str, Any]:
+    """Return the committed dashboard of a run."""
+    return load("trainswitch-run")
 
 
 @pytest.fixture(scope="module")
 def queries(dashboard: dict[str, Any]) -> list[PanelQuery]:
-    """Return every query of the run dashboard, with the variables replaced."""
+    """Return every query of a dashboard, with the variables replaced."""
     return panel_queries(dashboard, VALUES)
 
 
@@ -68,13 +86,15 @@ def test_committed_json_is_current() -> None:
 @needs_sdk
 def test_check_names_stale_missing_and_left_over_files(tmp_path: Path) -> None:
     """`--check` exits with 1 and names, in one sentence, each file that is not what the sources build."""
+    assert run_dashboards("--folder", str(tmp_path)).returncode == 0
+    (tmp_path / "trainswitch-ranks.json").unlink()
     (tmp_path / "trainswitch-run.json").write_text("{}\n", encoding="utf-8")
     (tmp_path / "old.json").write_text("{}\n", encoding="utf-8")
     result = run_dashboards("--check", "--folder", str(tmp_path))
     assert result.returncode == 1
     assert result.stderr == (
-        f"old.json, trainswitch-run.json in {tmp_path} is not what grafana/builders builds: "
-        "run scripts/dashboards and commit the result.\n"
+        f"old.json, trainswitch-ranks.json, trainswitch-run.json in {tmp_path} is not what "
+        "grafana/builders builds: run scripts/dashboards and commit the result.\n"
     )
 
 
@@ -83,16 +103,23 @@ def test_build_replaces_the_folder(tmp_path: Path) -> None:
     """A build writes every dashboard and removes one whose source is gone."""
     (tmp_path / "old.json").write_text("{}\n", encoding="utf-8")
     assert run_dashboards("--folder", str(tmp_path)).returncode == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["trainswitch-run.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"{uid}.json" for uid in UIDS}
     assert run_dashboards("--check", "--folder", str(tmp_path)).returncode == 0
 
 
 def test_dashboard_is_read_only_and_shares_its_tooltip(dashboard: dict[str, Any]) -> None:
     """What is changed in the browser would be lost, so it cannot be changed; the tooltip spans all panels."""
-    assert dashboard["title"] == "trainswitch / Run"
-    assert dashboard["uid"] == "trainswitch-run"
+    assert dashboard["uid"] in UIDS
+    assert dashboard["title"] == "trainswitch / " + dashboard["uid"].removeprefix("trainswitch-").capitalize()
     assert dashboard["editable"] is False
     assert dashboard["graphTooltip"] == 2
+
+
+def test_dashboards_lead_to_each_other(dashboard: dict[str, Any]) -> None:
+    """Each has links to all others, by the tag that all carry, and they keep the run and the time."""
+    (link,) = dashboard["links"]
+    assert link["tags"] == dashboard["tags"] == ["trainswitch"]
+    assert (link["type"], link["includeVars"], link["keepTime"]) == ("dashboards", True, True)
 
 
 def test_variables(dashboard: dict[str, Any]) -> None:
@@ -159,11 +186,11 @@ def test_rates_follow_the_time_range(dashboard: dict[str, Any]) -> None:
 
 
 def test_metrics_are_exported(queries: list[PanelQuery]) -> None:
-    """Every metric is in the trainer's catalogue, the controller's list, or made by Prometheus itself."""
-    known = set(exported()) | CONTROLLER_METRICS | PROMETHEUS_METRICS
+    """Every metric is the trainer's, the controller's, recorded by a rule, or made by Prometheus itself."""
+    known = set(exported()) | CONTROLLER_METRICS | PROMETHEUS_METRICS | RECORDS
     for query in queries:
         bare = re.sub(r'"[^"]*"', '""', query.expr)
-        names = set(re.findall(r"[A-Za-z_:][\w:]*(?=\{)|\btrain(?:switch)?_\w+", bare))
+        names = set(re.findall(r"[A-Za-z_:][\w:]*(?=\{)|(?<![:\w])train(?:switch)?_\w+", bare))
         assert names, query
         assert names <= known, f"{query.title}: {sorted(names - known)}"
 
@@ -184,6 +211,13 @@ def test_matchers_and_buckets_exist(queries: list[PanelQuery]) -> None:
                     assert label in {"job", *metric.label_names}, query
                 if operator == "=" and values.get(label):
                     assert value in values[label], query
+
+
+def test_records_are_asked_for_without_a_job(queries: list[PanelQuery]) -> None:
+    """What a rule records has no label job, so a matcher on it would match nothing."""
+    for query in queries:
+        for matchers in re.findall(r"\w+:\w+:\w+\{([^}]*)\}", query.expr):
+            assert "job" not in matchers, query
 
 
 def exported() -> dict[str, Metric]:
@@ -213,7 +247,7 @@ def test_every_query_parses(queries: list[PanelQuery], tmp_path: Path) -> None:
 def test_every_source_of_queries_is_read(queries: list[PanelQuery], dashboard: dict[str, Any]) -> None:
     """Panels, variables and annotations are all among the queries, and no variable is left in any."""
     titles = {query.title for query in queries}
-    assert titles > {"Loss and control limits", "variable run", "annotation Commands", "annotation Alerts"}
+    assert titles > {"variable run", "annotation Commands", "annotation Alerts"}
     assert {panel["title"] for panel in data_panels(dashboard)} <= titles
     assert not [query for query in queries if "$" in query.expr]
     assert (
@@ -239,10 +273,10 @@ def test_panels_of_collapsed_rows_are_read() -> None:
     ]
 
 
-def test_variable_without_value_is_refused(dashboard: dict[str, Any]) -> None:
+def test_variable_without_value_is_refused(run_dashboard: dict[str, Any]) -> None:
     """A variable that nobody gave a value is named, with the panel that uses it."""
     with pytest.raises(KeyError, match=r"State, query A uses \$job, which has no value: add it to values\."):
-        panel_queries(dashboard, {"run": "demo"})
+        panel_queries(run_dashboard, {"run": "demo"})
 
 
 def test_unknown_kind_of_variable_query_is_refused() -> None:

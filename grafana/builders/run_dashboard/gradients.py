@@ -8,12 +8,12 @@ from grafana.builders.common import (
     buckets,
     color,
     graph,
+    logarithmic,
     query,
     series,
     share_above,
 )
-from grafana_foundation_sdk.builders import common as common_builders
-from grafana_foundation_sdk.models import common, dashboard
+from grafana_foundation_sdk.models import dashboard
 
 TITLE = "Gradients"
 
@@ -29,19 +29,18 @@ def _quantile(q: str) -> str:
 def panels() -> list[PanelBuilder]:
     """Return the row's panels, in reading order."""
     return [
-        graph(
-            "Gradient norm",
-            "Global L2 norm of the newest step before clipping, over the quartiles of the gradient window, "
-            "with the configured limits. A gap means that the newest norm was NaN.",
-            "none",
-            query("A", series("train_grad_norm"), "norm, rank {{rank}}"),
-            query("B", _quantile("0.25"), "lower quartile"),
-            query("C", _quantile("0.75"), "upper quartile"),
-            query("D", _quantile("0.5"), "median"),
-            query("E", series("train_limit", 'signal="grad_norm"'), "{{bound}} limit, {{severity}}"),
-        )
-        .scale_distribution(
-            common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
+        logarithmic(
+            graph(
+                "Gradient norm",
+                "Global L2 norm of the newest step before clipping, over the quartiles of the gradient "
+                "window, with the configured limits. A gap means that the newest norm was NaN.",
+                "none",
+                query("A", series("train_grad_norm"), "norm, rank {{rank}}"),
+                query("B", _quantile("0.25"), "lower quartile"),
+                query("C", _quantile("0.75"), "upper quartile"),
+                query("D", _quantile("0.5"), "median"),
+                query("E", series("train_limit", 'signal="grad_norm"'), "{{bound}} limit, {{severity}}"),
+            )
         )
         .override_by_query("B", [color("super-light-blue")])
         .override_by_query("C", [color("super-light-blue"), _FILL_TO_LOWER, _FILL])

@@ -8,11 +8,11 @@ from grafana.builders.common import (
     graph,
     increase,
     instant,
+    limit_lines,
     number,
     query,
     rate,
     series,
-    steps,
 )
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.models import common
@@ -23,17 +23,16 @@ TITLE = "trainswitch itself"
 def panels() -> list[PanelBuilder]:
     """Return the row's panels, in reading order."""
     return [
-        graph(
-            "Overhead",
-            "Share of the wall-clock time that trainswitch spends: in the training loop (step), in the "
-            "thread that computes the statistics (aggregate), and in answering scrapes (render).",
-            "percentunit",
-            query("A", f"max by (where) ({rate('trainswitch_overhead_seconds_total')})", "{{where}}"),
-        )
-        .min(0)
-        .thresholds(steps((None, "transparent"), (0.01, "red")))
-        .thresholds_style(
-            common_builders.GraphThresholdsStyleConfig().mode(common.GraphTresholdsStyleMode.DASHED)
+        limit_lines(
+            graph(
+                "Overhead",
+                "Share of the wall-clock time that trainswitch spends: in the training loop (step), in the "
+                "thread that computes the statistics (aggregate), and in answering scrapes (render).",
+                "percentunit",
+                query("A", f"max by (where) ({rate('trainswitch_overhead_seconds_total')})", "{{where}}"),
+            ).min(0),
+            (None, "transparent"),
+            (0.01, "red"),
         ),
         bars(
             "Dropped records",

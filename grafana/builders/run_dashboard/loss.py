@@ -11,14 +11,12 @@ from grafana.builders.common import (
     color,
     graph,
     increase,
+    limit_lines,
     query,
     series,
     share_above,
-    steps,
     unit,
 )
-from grafana_foundation_sdk.builders import common as common_builders
-from grafana_foundation_sdk.models import common
 
 TITLE = "Loss"
 
@@ -52,20 +50,20 @@ def panels() -> list[PanelBuilder]:
         .override_by_query("E", [color("red"), DASHED])
         .override_by_query("F", [color("red"), DASHED])
         .override_by_query("G", [color("dark-red")]),
-        graph(
-            "Chart statistic",
-            "EWMA of the deviations over its own standard deviation: a lasting shift of the loss drives it "
-            "past ±3 long before single steps stand out. Bars: times the chart moved its centre line to a "
-            "new level.",
-            "suffix: σ",
-            query("A", series("train_loss_chart"), "rank {{rank}}"),
-            query("B", f"sum({increase('train_loss_recenters_total')})", "re-centred"),
-            height=10,
-        )
-        .override_by_query("B", [BARS, RIGHT_AXIS, unit("none"), color("purple")])
-        .thresholds(steps((None, "red"), (-3, "transparent"), (3, "red")))
-        .thresholds_style(
-            common_builders.GraphThresholdsStyleConfig().mode(common.GraphTresholdsStyleMode.DASHED)
+        limit_lines(
+            graph(
+                "Chart statistic",
+                "EWMA of the deviations over its own standard deviation: a lasting shift of the loss drives "
+                "it past ±3 long before single steps stand out. Bars: times the chart moved its centre line "
+                "to a new level.",
+                "suffix: σ",
+                query("A", series("train_loss_chart"), "rank {{rank}}"),
+                query("B", f"sum({increase('train_loss_recenters_total')})", "re-centred"),
+                height=10,
+            ).override_by_query("B", [BARS, RIGHT_AXIS, unit("none"), color("purple")]),
+            (None, "red"),
+            (-3, "transparent"),
+            (3, "red"),
         ),
         buckets(
             "Deviation of each step",

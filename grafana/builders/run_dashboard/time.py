@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.builders.common import PanelBuilder, graph, quantile, query, rate
+from grafana.builders.common import PanelBuilder, graph, quantile, query, rate, series
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.models import common
 
@@ -50,6 +50,15 @@ def panels() -> list[PanelBuilder]:
             "ops",
             query("A", f"sum by (rank) ({rate('train_steps_total')})", "rank {{rank}}"),
         ).min(0),
+        graph(
+            "Model FLOPs utilisation",
+            "FLOPs of the model over what the hardware could have done in the time of the steps, over about"
+            " a minute; needs throughput.peak_flops in the configuration.",
+            "percentunit",
+            query("A", series("train_model_flops_utilization_ratio"), "rank {{rank}}"),
+        )
+        .min(0)
+        .axis_soft_max(1),
         graph(
             "Tokens per second",
             "Tokens consumed over the selected ranks, where the loop gives them to step().",
