@@ -146,6 +146,8 @@ def _reduced(document: dict[str, Any]) -> dict[str, Any]:
     for job in jobs:
         if job["job_name"] == _JOB:
             job |= {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s"}
+    # As prometheus.yml says: what may act is evaluated as often as the ranks are scraped.
+    document["global"]["evaluation_interval"] = f"{SCRAPE_SECONDS}s"
     return {
         name: jobs if name == "scrape_configs" else part
         for name, part in document.items()
