@@ -7,6 +7,7 @@ TrainswitchError
 ├── RingError               the shared-memory ring cannot be created or read
 ├── ControlFileError        commands.json or status.json cannot be read or written
 ├── CommandError            an action or its parameters are not valid
+├── AgreementLost           the ranks of a run cannot act as one (any more)
 ├── ActionRefused           a valid command that this run cannot carry out; nothing was changed
 └── CheckpointError         a checkpoint cannot be written or read
     └── CheckpointCorrupt   a checkpoint whose content does not match its checksum
@@ -55,6 +56,18 @@ class ActionRefused(TrainswitchError):
     """A valid command that this run cannot carry out; nothing was changed."""
 
 
+class AgreementLost(TrainswitchError):
+    """The ranks of a run cannot act as one: one of them is gone, has no monitor, or cannot be reached.
+
+    Attributes:
+        gone: the ranks that gave no sign any more; empty where that is not known.
+    """
+
+    def __init__(self, message: str, gone: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.gone = gone
+
+
 class CheckpointError(TrainswitchError):
     """A checkpoint cannot be written or read.
 
@@ -74,9 +87,10 @@ class CheckpointCorrupt(CheckpointError):
         super().__init__("corrupt", message)
 
 
-CONTROL_FILE_REASONS = ("torn", "foreign", "newer", "stale", "unreadable", "too_large", "write")
+CONTROL_FILE_REASONS = ("torn", "foreign", "newer", "stale", "unreadable", "too_large", "write", "ranks")
 """Why a control file was not taken: not JSON, another run's or schema's, a newer schema's, an epoch already
-fenced off, an operating-system error, over the size limit; ``write`` counts failures to write status.json."""
+fenced off, an operating-system error, over the size limit; ``write`` counts failures to write status.json,
+``ranks`` that not every rank of the run can be reached, so that no command is carried out."""
 
 CHECKPOINT_FAILURE_REASONS = ("disk", "corrupt", "state", "busy")
 """Why a checkpoint failed: the file system, a wrong checksum, a state that cannot be saved or loaded, or a

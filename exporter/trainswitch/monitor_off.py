@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainswitch.config import MonitorConfig, load_config, with_isolation
+from trainswitch.config import MonitorConfig, with_isolation
 from trainswitch.errors import ActionRefused, ConfigError
 from trainswitch.intervention.commands import RunState, check_run_name
 from trainswitch.monitor import Monitor
@@ -52,7 +52,7 @@ class MonitorOff(Monitor):
             ConfigError: a setting, or the run's name, is not valid.
         """
         self.run = check_run_name(run)
-        self.config = with_isolation(load_config(config), isolate)
+        self.config = with_isolation(self.config, isolate)  # loaded in Monitor.__new__
         parts = {"model": model, "optimizer": optimizer}
         self._attached = [name for name, part in parts.items() if part is not None]
         self._sampling = self.config.sampling

@@ -215,11 +215,14 @@ class CheckpointStore:
         self._now = step
         self._mark("suspect", lambda saved: saved > step)
 
-    def load(self, step: int | None = None) -> tuple[dict[str, Any], CheckpointEntry]:
+    def load(
+        self, step: int | None = None, before_step: int | None = None
+    ) -> tuple[dict[str, Any], CheckpointEntry]:
         """Read a checkpoint back into host memory, its content checked against its checksum first.
 
         With a step, exactly that one, of whatever kind. Without one, the newest stable one that is not ahead
-        of the run; where none can be read, the newest on probation: the kind of the entry says so.
+        of the run and, where that is given, not later than `before_step`; where none can be read, the newest
+        such one on probation: the kind of the entry says so.
         `take_problems` tells which ones were passed over and why; a corrupt one is set aside. A save in
         progress is finished first.
 
@@ -242,17 +245,19 @@ class CheckpointStore:
                 f"run {self._run!r} has no checkpoint of step {step}: choose one of those it has "
                 f"({_listing(entries)}).",
             )
+        latest = min((at for at in (now, before_step) if at is not None), default=None)
         for kind in ("stable", "probation"):
             for entry in reversed(entries):
-                if entry.kind == kind and (now is None or entry.step <= now):
+                if entry.kind == kind and (latest is None or entry.step <= latest):
                     captured = self._read_or_report(entry)
                     if captured is not None:
                         return captured, entry
         raise CheckpointError(
             "state",
             f"run {self._run!r} has no checkpoint to roll back to: none of those it has "
-            f"({_listing(entries)}) is readable, free of suspicion and not ahead of the run; name one's step "
-            "to load it all the same.",
+            f"({_listing(entries)}) is readable, free of suspicion and not ahead of "
+            f"{'the run' if before_step is None else f'step {before_step}'}; name one's step to load it all "
+            "the same.",
         )
 
     def close(self, timeout: float = 30.0) -> None:

@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainswitch.errors import CommandError, RunNameError
 
@@ -58,8 +58,16 @@ class RollbackParams(Params):
 
     step: int | None = Field(default=None, ge=0)
     """Load exactly the checkpoint of this step; without it, the newest stable one."""
+    before_step: int | None = Field(default=None, ge=0)
+    """Load the newest stable checkpoint of this step or an earlier one; not together with `step`."""
     lr_factor: float | None = Field(default=None, gt=0.0, le=1.0)
     """Multiply the learning rate after loading, as ``reduce_lr`` does."""
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> RollbackParams:
+        if self.step is not None and self.before_step is not None:
+            raise ValueError("step names one checkpoint and before_step leaves the choice: give one of them")
+        return self
 
 
 class StopParams(Params):

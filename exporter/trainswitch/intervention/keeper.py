@@ -14,6 +14,7 @@ from trainswitch.recording.records import Kind
 if TYPE_CHECKING:
     from trainswitch.intervention.checkpoints import CheckpointStore, SaveResult
     from trainswitch.intervention.control_file import CheckpointEntry
+    from trainswitch.intervention.follower import FollowerStore
 
 logger = logging.getLogger("trainswitch")
 
@@ -29,7 +30,13 @@ class CheckpointKeeper:
     """Keeps the checkpoints of one run. Trouble is counted and reported, and never reaches the loop."""
 
     def __init__(
-        self, run: str, config: CheckpointConfig, *, record: Record, report: Callable[[str, str], None]
+        self,
+        run: str,
+        config: CheckpointConfig,
+        *,
+        record: Record,
+        report: Callable[[str, str], None],
+        rank: int = 0,
     ) -> None:
         """Find what earlier sessions left.
 
@@ -38,16 +45,23 @@ class CheckpointKeeper:
             config: where, how often and how many.
             record: writes a record.
             report: logs a trouble (its kind, a sentence) once.
+            rank: of this process; those above 0 keep only what is their own.
         """
-        from trainswitch.intervention.checkpoints import CheckpointStore
-
         self._interval = config.interval_steps
         self._record = record
         self._report = report
         self._told: dict[str, CheckpointEntry] = {}
         self.on_saved: Callable[[SaveResult], None] = lambda _: None
         """Hears of each finished save, from the store's thread."""
-        self.store: CheckpointStore = CheckpointStore(
+        self.store = self._open(run, config, rank)
+
+    def _open(self, run: str, config: CheckpointConfig, rank: int) -> CheckpointStore | FollowerStore:
+        from trainswitch.intervention.checkpoints import CheckpointStore
+        from trainswitch.intervention.follower import FollowerStore
+
+        if rank > 0:
+            return FollowerStore(config.folder, run, rank, on_saved=self._saved)
+        return CheckpointStore(
             config.folder,
             run,
             keep=config.keep,

@@ -48,8 +48,17 @@ class TrainingState:
         optimizer: HasStateDict | None = None,
         scheduler: HasStateDict | None = None,
         extra: Mapping[str, HasStateDict] = MappingProxyType({}),
+        own: frozenset[str] | None = None,
     ) -> None:
         """Collect the parts; those that are None are left out.
+
+        Args:
+            model: its ``state_dict()`` is saved and loaded, as are those of the others.
+            optimizer: likewise.
+            scheduler: likewise.
+            extra: further parts by name.
+            own: names of the parts that `capture` takes; by default all. A rank that holds the same model as
+                rank 0 saves only what is its own.
 
         Raises:
             ConfigError: a name of `extra` is reserved, or a part has no ``state_dict``/``load_state_dict``.
@@ -65,6 +74,7 @@ class TrainingState:
         self._parts: dict[str, HasStateDict] = {
             name: part for name, part in given.items() if part is not None
         }
+        self._captured = [name for name in self._parts if own is None or name in own]
         for name, part in self._parts.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(part, method, None)):
@@ -88,8 +98,8 @@ class TrainingState:
         """
         return {
             "meta": _host_copy(meta, "meta"),
-            "rng": _host_copy(_rng_state(), "rng"),
-            **{name: self._copy_part(name) for name in self._parts},
+            "rng": _host_copy(rng_state(), "rng"),
+            **{name: self._copy_part(name) for name in self._captured},
         }
 
     def restore(self, captured: dict[str, Any]) -> dict[str, Any]:
@@ -105,8 +115,8 @@ class TrainingState:
             CheckpointError: (``state``) `captured` does not fit the live objects, or could not be loaded; the
                 message names the part and says whether anything was changed.
         """
-        self._check(captured)
-        before = {"rng": _rng_state(), **{name: self._copy_part(name) for name in self._parts}}
+        self.check(captured)
+        before = {"rng": rng_state(), **{name: self._copy_part(name) for name in self._parts}}
         touched: list[str] = []
         part = "rng"
         try:
@@ -160,7 +170,27 @@ class TrainingState:
         _set_rng_state(before["rng"])
         return stuck
 
-    def _check(self, captured: Any) -> None:
+    def sharded(self) -> str | None:
+        """Return the name of a parameter or module that is spread over several ranks; None where none is."""
+        import torch
+
+        model = self._parts.get("model")
+        if not isinstance(model, torch.nn.Module):
+            return None
+        for name, module in model.named_modules():
+            if type(module).__name__ == "FullyShardedDataParallel":
+                return f"module {name or 'model'!r}"
+        for name, parameter in model.named_parameters():
+            if hasattr(parameter, "placements"):  # a DTensor
+                return f"parameter {name!r}"
+        return None
+
+    def check(self, captured: Any) -> None:
+        """Compare a captured state with the live objects; nothing is changed.
+
+        Raises:
+            CheckpointError: (``state``) it does not fit them.
+        """
         if not isinstance(captured, dict) or not {"meta", "rng"} <= captured.keys():
             raise _mismatch("it holds no 'meta' and 'rng', so trainswitch did not write it")
         saved, live = captured.keys() - {"meta", "rng"}, self._parts.keys()
@@ -293,7 +323,8 @@ def _mismatch(difference: str) -> CheckpointError:
     )
 
 
-def _rng_state() -> dict[str, Any]:
+def rng_state() -> dict[str, Any]:
+    """Return the state of every random-number generator of this process."""
     import torch
 
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": []}

@@ -366,6 +366,13 @@ class TestLoading:
         with pytest.raises(CheckpointCorrupt, match=sentence):
             store.load(10)
 
+    def test_a_bound_leads_further_back(self, store: CheckpointStore) -> None:
+        """With `before_step` the newest stable one up to that step is taken, and none where there is none."""
+        assert store.load(before_step=20)[1].step == 20
+        assert store.load(before_step=19)[1].step == 10
+        with pytest.raises(CheckpointError, match="not ahead of step 9"):
+            store.load(before_step=9)
+
     def test_without_a_stable_one_probation_has_to_do(self, store: CheckpointStore) -> None:
         """When every stable checkpoint is damaged, the newest on probation is taken, and its kind says so."""
         for step in (10, 20):

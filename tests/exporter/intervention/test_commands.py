@@ -56,6 +56,8 @@ def test_an_unknown_action_names_the_nearest() -> None:
         ("reduce_lr", {"faktor": 0.5}),
         ("rollback", {"step": -1}),
         ("rollback", {"lr_factor": 2}),
+        ("rollback", {"before_step": -1}),
+        ("rollback", {"step": 3, "before_step": 3}),
         ("stop", {"snapshot": "perhaps"}),
     ],
 )

@@ -1,0 +1,199 @@
+"""Ranks of a data-parallel run on this machine: ``ranks.py MODE RANKS FOLDER``.
+
+One process imports PyTorch and forks the ranks, because importing it is most of their life. Each writes what
+happens to it to ``FOLDER/rank-<n>.jsonl``, and waits at its gates for files that the test makes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import trainswitch
+from trainswitch.intervention import rank_group
+from trainswitch.monitor import Monitor
+
+STEPS = 120
+GATE = 40
+PATIENCE_SECONDS = 15.0
+RUN = "ranks"
+
+
+class Rank:
+    """One rank: its model, its data by step, and its diary."""
+
+    def __init__(self, rank: int, ranks: int, folder: Path, *, grouped: bool) -> None:
+        """Begin the diary, and join the process group where there is to be one."""
+        self.rank, self.ranks, self.folder = rank, ranks, folder
+        self.diary = (folder / f"rank-{rank}.jsonl").open("a", buffering=1)
+        self.say(pid=os.getpid())
+        self.grouped = grouped
+        if grouped:
+            dist.init_process_group(
+                "gloo",
+                init_method=f"file://{folder}/store",
+                rank=rank,
+                world_size=ranks,
+                timeout=timedelta(seconds=60),
+            )
+
+    def say(self, **facts: Any) -> None:
+        """Write a line."""
+        self.diary.write(json.dumps(facts) + "\n")
+
+    def build(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Return the same model on every rank, and seed the rank's own random numbers."""
+        torch.manual_seed(1)
+        model: torch.nn.Module = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
+        )
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        if self.grouped:
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        torch.manual_seed(100 + self.rank)
+        random.seed(200 + self.rank)
+        return model, optimizer
+
+    def train_step(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> torch.Tensor:
+        """Train on the batch of `step`, with noise from two generators of this rank."""
+        data = torch.Generator().manual_seed(1000 * step + self.rank)
+        batch = torch.randn(4, 8, generator=data)
+        loss = ((model(batch) - batch.sum(1, keepdim=True)) ** 2).mean() * (1.0 + random.random())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    def wait_for(self, name: str) -> None:
+        """Return once the test has made the file `name`."""
+        self.say(waits=name)
+        while not (self.folder / name).exists():
+            time.sleep(0.02)
+
+    def attach(self, *parts: Any, checkpoints: Path | None = None) -> Monitor:
+        """Attach a monitor that writes in the diary what is carried out here."""
+        config = {
+            "server": {"port": 0, "linger_seconds": 0.0},
+            "checkpoint": {
+                "folder": checkpoints or self.folder / "checkpoints",
+                "interval_steps": 10,
+                "probation_steps": 5,
+                "keep": 3,
+            },
+            "control": {"poll_interval_seconds": 0.05},
+        }
+        switch = trainswitch.attach(*parts, run=RUN, config=config)
+        interventions = switch._interventions
+        act: Callable[[Any], str | None] = interventions.act
+
+        def told(command: Any) -> str | None:
+            self.say(acted=command.action, step=interventions.step)
+            return act(command)
+
+        interventions.act = told  # type: ignore[method-assign]
+        return switch
+
+    def digest(self, model: torch.nn.Module) -> list[float]:
+        """Return every weight, exactly."""
+        return [value for weight in model.parameters() for value in weight.detach().flatten().tolist()]
+
+
+def train(me: Rank) -> None:
+    """Train without a monitor, then the same with one, through gates at which the test commands."""
+    model, optimizer = me.build()
+    for step in range(1, STEPS + 1):
+        me.say(bare=step, loss=me.train_step(model, optimizer, step).item())
+    me.say(bare_weights=me.digest(model))
+
+    model, optimizer = me.build()
+    with me.attach(model, optimizer) as switch:
+        while not switch.should_stop:
+            step = switch.current_step + 1
+            loss = me.train_step(model, optimizer, step)
+            me.say(step=step, loss=loss.item())
+            switch.step(loss)
+            if step == STEPS and switch.current_step == STEPS:
+                me.say(weights=me.digest(model))
+                me.wait_for("end")
+            elif switch.current_step == GATE:
+                me.wait_for("gate")
+        me.say(stopped=switch.current_step)
+
+
+def independent(me: Rank) -> None:
+    """Step without collectives of the run's own until the test ends it."""
+    step_until_the_end(me, me.attach(*me.build()))
+
+
+def unlike(me: Rank) -> None:
+    """Do so where rank 1 sees other checkpoints and has no optimizer."""
+    model, optimizer = me.build()
+    if me.rank == 1:
+        step_until_the_end(me, me.attach(model, checkpoints=me.folder / "elsewhere"))
+    else:
+        step_until_the_end(me, me.attach(model, optimizer))
+
+
+def alone(me: Rank) -> None:
+    """Do so where only rank 0 has a monitor."""
+    parts = me.build()
+    if me.rank == 0:
+        step_until_the_end(me, me.attach(*parts))
+    else:
+        me.wait_for("end")
+
+
+def files(me: Rank) -> None:
+    """Step without a process group, each rank at a pace of its own, until a stop or the end."""
+    model, optimizer = me.build()
+    with me.attach(model, optimizer) as switch:
+        while not switch.should_stop and not (me.folder / "end").exists():
+            switch.step(me.train_step(model, optimizer, switch.current_step + 1))
+            time.sleep(0.02 * (1 + me.rank))
+    me.say(ended=True, weights=me.digest(model))
+
+
+def step_until_the_end(me: Rank, switch: Monitor) -> None:
+    """Step until the test has made the file ``end``."""
+    with switch:
+        while not (me.folder / "end").exists():
+            switch.step(1.0)
+            time.sleep(0.02)
+    me.say(ended=True)
+
+
+MODES = {"train": train, "independent": independent, "unlike": unlike, "alone": alone, "files": files}
+
+
+def main() -> None:
+    """Fork the ranks, and exit as the worst of them does."""
+    mode, ranks, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+            rank_group.PATIENCE_SECONDS = PATIENCE_SECONDS
+            rank_group.ASSEMBLE_SECONDS = 2.0 if mode == "alone" else PATIENCE_SECONDS
+            me = Rank(rank, ranks, folder, grouped=ranks > 1 and mode != "files")
+            MODES[mode](me)
+            return
+        children.append(child)
+    ends = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(max(os.waitstatus_to_exitcode(end) for end in ends))
+
+
+if __name__ == "__main__":
+    main()
