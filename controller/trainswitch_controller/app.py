@@ -8,10 +8,12 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import uvicorn
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -26,10 +28,13 @@ from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.body import parse_document, read_body
 from trainswitch_controller.errors import ControllerError, NotFound, ServeError, Unauthorized
 from trainswitch_controller.intake import Receipt
-from trainswitch_controller.service import Controller, Order
+from trainswitch_controller.runbooks import read_runbook
+from trainswitch_controller.service import Controller, Order, Rejection
 from trainswitch_controller.settings import Settings
 
 log = logging.getLogger(__name__)
+
+_RELAYED_AT_ONCE = 8
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -110,16 +115,27 @@ def _open_routes(controller: Controller) -> APIRouter:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(controller.metrics.registry), media_type=content_type)
 
+    @router.get("/runbooks/{alert}")
+    def runbook(alert: str) -> Response:
+        return Response(
+            read_runbook(controller.settings.runbooks_dir, alert), media_type="text/plain; charset=utf-8"
+        )
+
     return router
 
 
 def _webhook_routes(controller: Controller) -> APIRouter:
     router = APIRouter()
+    # Threads of their own: slow gateways must not hold up alerts that act.
+    gateways = CapacityLimiter(_RELAYED_AT_ONCE)
 
-    async def receive(request: Request) -> JSONResponse:
+    async def authenticated(request: Request) -> Webhook:
         controller.tokens["alertmanager"].check(request.headers.get("authorization"))
         body = await read_body(request, controller.settings.max_body_bytes)
-        webhook = parse_document(body, Webhook, "an Alertmanager webhook of version 4")
+        return parse_document(body, Webhook, "an Alertmanager webhook of version 4")
+
+    async def receive(request: Request) -> JSONResponse:
+        webhook = await authenticated(request)
         receipt = await run_in_threadpool(controller.deliver, webhook)
         content = _receipt_view(receipt)
         if not receipt.rejected:
@@ -139,6 +155,16 @@ def _webhook_routes(controller: Controller) -> APIRouter:
         controller.metrics.webhook(response.status_code)
         return response
 
+    @router.post("/api/v1/relays/{name}")
+    async def relay(name: str, request: Request) -> dict[str, str]:
+        webhook = await authenticated(request)
+        try:
+            await to_thread.run_sync(controller.relay, name, webhook, limiter=gateways)
+        except ControllerError as error:
+            log.warning("not relayed: %s", error)
+            raise
+        return {"relay": name, "result": "sent"}
+
     return router
 
 
@@ -152,7 +178,13 @@ def _operator_routes(controller: Controller) -> APIRouter:
 
     @router.get("/runs")
     def all_runs() -> dict[str, Any]:
-        return {"runs": views.all_runs(control_dir)}
+        waiting = journal.read(views.awaiting_approval)
+        return {
+            "runs": [
+                {**view, "awaiting_approval": waiting.get(view["run"], 0)}
+                for view in views.all_runs(control_dir)
+            ]
+        }
 
     @router.get("/runs/{run}")
     def one_run(run: str) -> dict[str, Any]:
@@ -161,7 +193,14 @@ def _operator_routes(controller: Controller) -> APIRouter:
         if not unfinished and not runs.has_folder(control_dir, run):
             raise NotFound(f"run {run!r} has no folder in {control_dir}: is its trainer started?")
         status, error = views.status_of(control_dir, run)
-        return {"run": run, "status": status, "status_error": error, "commands": unfinished}
+        since = time.time() - views.UNAPPROVED_SHOWN_S
+        return {
+            "run": run,
+            "status": status,
+            "status_error": error,
+            "commands": unfinished,
+            "unapproved": journal.read(lambda session: views.unapproved_commands(session, run, since)),
+        }
 
     @router.post("/runs/{run}/commands", status_code=202)
     async def order(run: str, request: Request) -> dict[str, Any]:
@@ -180,6 +219,17 @@ def _operator_routes(controller: Controller) -> APIRouter:
     @router.post("/commands/{command_id}/approve")
     def approve(command_id: str) -> dict[str, Any]:
         return {"command": views.command_view(controller.approve(command_id))}
+
+    @router.post("/commands/{command_id}/reject")
+    async def reject(command_id: str, request: Request) -> dict[str, Any]:
+        body = await read_body(request, controller.settings.max_body_bytes)
+        rejection = parse_document(body or b"{}", Rejection, "a rejection")
+        command = await run_in_threadpool(controller.reject, command_id, rejection)
+        return {"command": views.command_view(command)}
+
+    @router.get("/policy/{alertname}")
+    def explain(alertname: str, run: str | None = None) -> dict[str, Any]:
+        return {"explanation": controller.explain(alertname, run).document()}
 
     @router.get("/episodes")
     def episodes(run: str | None = None, limit: Limit = 100) -> dict[str, Any]:

@@ -16,6 +16,7 @@ Outcome = Literal[
     "duplicate",
     "resolved",
     "cooldown",
+    "held",
     "budget",
     "no_policy",
     "stale",
@@ -26,10 +27,11 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SETTLING: frozenset[Outcome] = frozenset(
     {"acted", "observed", "awaiting_approval", "duplicate", "budget", "stale"}
 )
-"""Outcomes after which an episode is decided for good; a resend of it is a duplicate."""
+"""Outcomes after which an episode is decided; a resend is a duplicate, unless its trouble has lasted."""
 
 Cause = Literal["ladder", "budget", "resume", "operator"]
 """Why a command exists."""
+BudgetScope = Literal["run", "global"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,25 +55,44 @@ class Taken:
     """When it was decided, in Unix seconds."""
     carried_out_at: float | None
     """When the trainer answered; None while it has not."""
+    action: str = ""
+    applied: bool = True
+    """Whether the trainer did what it was told; False where it refused or failed."""
+    step: int | None = None
+    """Of the trainer after it: for a rollback the step that was loaded."""
+
+    def covers(self, starts_at: float) -> bool:
+        """Return whether this rung was taken for an alert that began at `starts_at` (Unix seconds)."""
+        return self.carried_out_at is None or starts_at <= self.carried_out_at
 
 
 @dataclasses.dataclass(frozen=True)
 class History:
     """The journal's facts that bear on one alert; times are Unix seconds.
 
-    An intervention counts unless it still awaits approval, or ended ``expired`` or ``superseded``: those the
-    trainer never carried out.
+    An intervention counts unless it still awaits approval, or ended ``rejected``, ``expired`` or
+    ``superseded``: those the trainer never carried out.
     """
 
     episode_resolved: bool = False
     episode_settled: bool = False
+    episode_over: bool = False
+    """It has not resolved, but the same alert has begun anew since, or nothing was heard of it for long."""
     awaiting: str | None = None
     """Id of a command for the same trouble that awaits approval."""
     last_taken: Taken | None = None
+    tried: frozenset[int] = frozenset()
+    """Rungs that were commanded or proposed for the same trouble since `last_taken` was carried out."""
+    rollbacks_in_a_row: int = 0
+    """How many of the trouble's newest rungs were rollbacks, each right after the one before had loaded."""
     last_trouble_at: float | None = None
     """When another episode of the same trouble was last heard of."""
     last_intervention_at: float | None = None
     """The run's newest intervention, whatever alert caused it."""
+    paused: bool = False
+    """The trainer says that it is paused."""
+    released_at: float | None = None
+    """When the trainer last carried out a ``resume``."""
     run_interventions: tuple[float, ...] = ()
     all_interventions: tuple[float, ...] = ()
     budget_pauses: tuple[float, ...] = ()
@@ -94,6 +115,10 @@ class Decision:
     """When to decide again, if the alert is still firing then; set with outcome cooldown."""
     existing_command: str | None = None
     """The command that this alert is already waiting for."""
+    lasted: bool = False
+    """The rung is taken because the trouble outlasted the one before."""
+    budget_spent: bool = False
+    """A budget stands in the way of the rung, whatever the mode makes of that."""
 
 
 def decide(policy: Policy, history: History, trouble: Trouble, now: float) -> Decision:
@@ -101,18 +126,26 @@ def decide(policy: Policy, history: History, trouble: Trouble, now: float) -> De
     early = _without_policy(history, trouble)
     if early is not None:
         return early
+    taken = history.last_taken
+    covered = taken is not None and taken.covers(trouble.starts_at)
+    if history.episode_settled and not covered:
+        return Decision("duplicate", "this episode was decided before.")
     rule = policy.alerts.get(trouble.alertname)
     if rule is None:
         return Decision("no_policy", f"the policy has no entry for {trouble.alertname[:80]!r}.")
-    age = now - trouble.starts_at
-    if age > policy.max_alert_age:
+    if taken is not None and covered:
+        waiting = _covered(policy, rule, history, taken, now)
+        if waiting is not None:
+            return waiting
+    elif (age := now - trouble.starts_at) > policy.max_alert_age:
         return Decision(
             "stale", f"it began {age:.0f} s ago and max_alert_age is {policy.max_alert_age:.0f} s."
         )
     return (
-        _cooling_down(policy, rule, history, now)
-        or _already_dealt_with(history, trouble)
-        or _act(policy, rule, history, now)
+        _held(history)
+        or _cooling_down(policy, rule, history, trouble, now)
+        or _awaiting(history)
+        or _act(policy, rule, history, trouble, now)
     )
 
 
@@ -129,58 +162,108 @@ def _without_policy(history: History, trouble: Trouble) -> Decision | None:
         return Decision("resolved", "the alert resolved.")
     if history.episode_resolved:
         return Decision("resolved", "this episode had resolved before; only a new one can act.")
-    if history.episode_settled:
-        return Decision("duplicate", "this episode was decided before.")
     return None
 
 
-def _cooling_down(policy: Policy, rule: AlertRule, history: History, now: float) -> Decision | None:
-    cooldown = policy.cooldown_of(rule)
-    if history.last_intervention_at is None or now >= history.last_intervention_at + cooldown:
+def _covered(policy: Policy, rule: AlertRule, history: History, taken: Taken, now: float) -> Decision | None:
+    """Return why a rung that was taken is answer enough, or None if its trouble has outlasted it.
+
+    One fault often fires several alerts of one name (one a rank, say): one rung is for all of them.
+    """
+    due = escalation_due(policy, rule, history)
+    began = f"it began before rung {taken.rung} for the same trouble was carried out"
+    if due is None:
+        return Decision("duplicate", f"{began}.")
+    if now < due:
+        return Decision(
+            "duplicate", f"{began}; the next one is due in {due - now:.0f} s if still firing.", retry_at=due
+        )
+    if now - due > policy.max_alert_age:
+        return Decision(
+            "stale",
+            f"the next rung was due {now - due:.0f} s ago and max_alert_age is {policy.max_alert_age:.0f} s.",
+        )
+    return None
+
+
+def escalation_due(policy: Policy, rule: AlertRule, history: History) -> float | None:
+    """Return when the trouble that was answered last takes the next rung if it lasts; None: it does not.
+
+    A run that was paused or stopped shows the same samples for ever, which says nothing about the trouble. A
+    rung that the trainer refused or failed at changed nothing, so nothing but the cooldown has to be waited
+    for.
+    """
+    taken, wait = history.last_taken, policy.escalation_of(rule)
+    if taken is None or taken.carried_out_at is None or wait is None or history.awaiting is not None:
         return None
-    if history.last_taken is None and rule.ladder[0].action in PAUSES:
-        # Another trouble than the one that was just answered, and a pause can do no harm: waiting can.
+    if taken.applied and taken.action in {*PAUSES, "stop"}:
         return None
-    ends = history.last_intervention_at + cooldown
+    if history.episode_over or _after(rule, taken) in history.tried:
+        return None
+    wait = wait if taken.applied else 0.0
+    ends = [taken.carried_out_at + wait]
+    if history.last_intervention_at is not None:
+        ends.append(history.last_intervention_at + policy.cooldown_of(rule))
+    if history.released_at is not None:
+        ends.append(history.released_at + wait)
+    return max(ends)
+
+
+def _held(history: History) -> Decision | None:
+    if not history.paused:
+        return None
     return Decision(
-        "cooldown",
-        f"the run's last intervention was {now - history.last_intervention_at:.0f} s ago and the cooldown is "
-        f"{cooldown:.0f} s; decided again at its end if still firing.",
-        retry_at=ends,
+        "held", "the run is paused, and waits for whoever resumes it; decided again then if still firing."
     )
 
 
-def _already_dealt_with(history: History, trouble: Trouble) -> Decision | None:
-    """One fault often fires several alerts of one name (one a rank, say): one rung is for all of them."""
-    if history.awaiting is not None:
-        return Decision(
-            "awaiting_approval",
-            "a command for the same trouble awaits approval already.",
-            existing_command=history.awaiting,
-        )
-    taken = history.last_taken
-    if taken is None:
+def _cooling_down(
+    policy: Policy, rule: AlertRule, history: History, trouble: Trouble, now: float
+) -> Decision | None:
+    cooldown = policy.cooldown_of(rule)
+    last, what = history.last_intervention_at, "the run's last intervention"
+    released = history.released_at
+    # Who resumes a run knows what fires: that gets its time to end. What begins afterwards is news.
+    resumed = released is not None and trouble.starts_at <= released
+    if released is not None and resumed and (last is None or released > last):
+        last, what = released, "the run's resumption"
+    if last is None or now >= last + cooldown:
         return None
-    if taken.carried_out_at is None or trouble.starts_at <= taken.carried_out_at:
-        return Decision(
-            "duplicate", f"it began before rung {taken.rung} for the same trouble was carried out."
-        )
-    return None
+    if history.last_taken is None and rule.ladder[0].action in PAUSES and not resumed:
+        # Another trouble than the one that was just answered, and a pause can do no harm: waiting can.
+        return None
+    return Decision(
+        "cooldown",
+        f"{what} was {now - last:.0f} s ago and the cooldown is {cooldown:.0f} s; decided again at its end "
+        "if still firing.",
+        retry_at=last + cooldown,
+    )
 
 
-def _act(policy: Policy, rule: AlertRule, history: History, now: float) -> Decision:
-    number = _next_rung(policy, rule, history, now)
+def _awaiting(history: History) -> Decision | None:
+    if history.awaiting is None:
+        return None
+    return Decision(
+        "awaiting_approval",
+        "a command for the same trouble awaits approval already.",
+        existing_command=history.awaiting,
+    )
+
+
+def _act(policy: Policy, rule: AlertRule, history: History, trouble: Trouble, now: float) -> Decision:
+    lasted = history.last_taken is not None and history.last_taken.covers(trouble.starts_at)
+    number = _next_rung(policy, rule, history, now, lasted=lasted)
     spent = _spent(policy, history, now)
     if spent is None:
-        wanted = rule.rung(number)
-        beyond = number > len(rule.ladder)
-        reason = (
-            "the ladder's last rung did not end it." if beyond else f"rung {number} of {len(rule.ladder)}."
-        )
+        wanted, reason = _wanted(policy, rule, history, trouble, number)
+        if lasted:
+            reason = f"it lasts in spite of rung {number - 1}: {reason}"
     else:
         window, reason = spent
         if any(at > now - window for at in history.budget_pauses):
-            return Decision("budget", f"{reason} The run was paused for it already.", rung=number)
+            return Decision(
+                "budget", f"{reason} The run was paused for it already.", rung=number, budget_spent=True
+            )
         wanted = FINAL_PAUSE if policy.budget.when_exhausted == "pause" else Rung(action="pause_and_snapshot")
     mode = rule.mode or policy.mode
     outcome: Outcome = "acted" if spent is None else "budget"
@@ -196,28 +279,68 @@ def _act(policy: Policy, rule: AlertRule, history: History, now: float) -> Decis
         params=dict(wanted.params),
         cause="ladder" if spent is None else "budget",
         resume_when_resolved=wanted.resume_when_resolved,
+        lasted=lasted,
+        budget_spent=spent is not None,
     )
 
 
-def _next_rung(policy: Policy, rule: AlertRule, history: History, now: float) -> int:
+def _wanted(
+    policy: Policy, rule: AlertRule, history: History, trouble: Trouble, number: int
+) -> tuple[Rung, str]:
+    """Return rung `number` and the sentence that says why, where a rollback did not help a further one."""
+    wanted = rule.rung(number)
+    if number > len(rule.ladder):
+        return wanted, "the ladder's last rung did not end it."
+    reason = f"rung {number} of {len(rule.ladder)}."
+    loaded = history.last_taken
+    if number == 1 or wanted.action != "rollback" or "step" in wanted.params:
+        return wanted, reason
+    if loaded is None or not _relapsed(policy, loaded, trouble):
+        return wanted, reason
+    if history.rollbacks_in_a_row > 1 or not loaded.step:
+        return FINAL_PAUSE, f"{reason} It came back right after rollbacks, so another one would not end it."
+    before = min(loaded.step - 1, wanted.params.get("before_step", loaded.step))
+    further = wanted.model_copy(update={"params": {**wanted.params, "before_step": before}})
+    return further, f"{reason} It came back right after step {loaded.step} was loaded, so further back."
+
+
+def _relapsed(policy: Policy, loaded: Taken, trouble: Trouble) -> bool:
+    if loaded.action != "rollback" or not loaded.applied or loaded.carried_out_at is None:
+        return False
+    return trouble.starts_at <= loaded.carried_out_at + policy.relapse_within
+
+
+def _next_rung(policy: Policy, rule: AlertRule, history: History, now: float, *, lasted: bool = False) -> int:
+    """Return the rung that the trouble takes next; one that `lasted` never ended, so none begins again."""
     taken = history.last_taken
     if taken is None:
         return 1
     last_seen = max(taken.at, history.last_trouble_at or taken.at)
-    if now - last_seen >= policy.ladder_reset:
+    if not lasted and now - last_seen >= policy.ladder_reset:
         return 1
+    return _after(rule, taken)
+
+
+def _after(rule: AlertRule, taken: Taken) -> int:
     return min(taken.rung, len(rule.ladder)) + 1
+
+
+def budgets(policy: Policy, history: History, now: float) -> tuple[tuple[BudgetScope, Limit, int], ...]:
+    """Return each budget with how many interventions of its window are used."""
+    found: tuple[tuple[BudgetScope, Limit, tuple[float, ...]], ...] = (
+        ("run", policy.budget.per_run, history.run_interventions),
+        ("global", policy.budget.global_, history.all_interventions),
+    )
+    return tuple(
+        (scope, limit, sum(at > now - limit.window for at in times)) for scope, limit, times in found
+    )
 
 
 def _spent(policy: Policy, history: History, now: float) -> tuple[float, str] | None:
     """Return the window and the sentence of the first budget that has ended, or None."""
-    limits: tuple[tuple[str, Limit, tuple[float, ...]], ...] = (
-        ("this run", policy.budget.per_run, history.run_interventions),
-        ("all runs together", policy.budget.global_, history.all_interventions),
-    )
-    for whose, limit, times in limits:
-        used = sum(at > now - limit.window for at in times)
+    for scope, limit, used in budgets(policy, history, now):
         if used >= limit.interventions:
+            whose = "this run" if scope == "run" else "all runs together"
             return limit.window, (
                 f"the budget of {limit.interventions} interventions in {limit.window:.0f} s for {whose} is "
                 "spent."

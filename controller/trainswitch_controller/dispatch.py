@@ -22,7 +22,6 @@ from trainswitch_controller.acknowledge import match
 from trainswitch_controller.errors import ControllerError
 from trainswitch_controller.held import Held, Signature, content_of, failure_reason, on_the_wire, signature_of
 from trainswitch_controller.ledger import Ledger
-from trainswitch_controller.orders import Unit
 from trainswitch_controller.problems import Problems
 from trainswitch_controller.records import (
     OPEN_STATES,
@@ -32,6 +31,7 @@ from trainswitch_controller.records import (
     EpisodeRecord,
     StartRecord,
 )
+from trainswitch_controller.unit import Unit
 from trainswitch_controller.validation import storable
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ import dataclasses
 
 from sqlalchemy import select
 
-from trainswitch_controller import orders
+from trainswitch_controller import followup, orders
 from trainswitch_controller.alerts import Alert, Webhook
 from trainswitch_controller.decide import SETTLING, Decision, History, Outcome, Trouble, decide
 from trainswitch_controller.history import gather
-from trainswitch_controller.orders import Unit
 from trainswitch_controller.records import DecisionRecord, DeliveryRecord, EpisodeRecord
+from trainswitch_controller.unit import Unit
 
 MAX_NAME = 1000
 """Longest receiver or group key that is kept of a delivery."""
@@ -25,9 +25,13 @@ class Judged:
     run: str | None
     outcome: Outcome
     reason: str
+    action: str | None
+    """What was commanded, or would have been."""
     command_id: str | None
     new_episode_age: float | None
     """Seconds from startsAt to the decision, of a firing alert that the journal had not seen before."""
+    budget_spent: bool = False
+    """A budget stood in the way of what the policy would have done."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +64,7 @@ def receive(unit: Unit, webhook: Webhook) -> Receipt:
 
 
 def reconsider(unit: Unit) -> list[Judged]:
-    """Decide again about every episode whose cooldown has ended and that has not resolved."""
+    """Decide again about every episode that has not resolved and whose time to be looked at has come."""
     due = unit.session.scalars(
         select(EpisodeRecord)
         .where(EpisodeRecord.retry_at <= unit.now, EpisodeRecord.resolved_at.is_(None))
@@ -80,6 +84,8 @@ def _take(unit: Unit, delivery: DeliveryRecord, alert: Alert) -> Judged:
     if decision.outcome in {"watchdog", "invalid_run"}:
         return _carry_out(unit, delivery, trouble, None, decision)
     episode, is_new = _episode(unit, alert)
+    if is_new and trouble.firing:
+        followup.after_firing(unit, episode)
     decision = decide(unit.policy, gather(unit, episode), trouble, unit.now)
     judged = _carry_out(unit, delivery, trouble, episode, decision)
     if is_new and trouble.firing:
@@ -139,7 +145,16 @@ def _carry_out(
         )
     )
     unit.session.flush()
-    return Judged(trouble.alertname, trouble.run, decision.outcome, decision.reason, command_id, None)
+    return Judged(
+        alertname=trouble.alertname,
+        run=trouble.run,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        action=decision.action,
+        command_id=command_id,
+        new_episode_age=None,
+        budget_spent=decision.budget_spent,
+    )
 
 
 def _change_episode(unit: Unit, episode: EpisodeRecord, trouble: Trouble, decision: Decision) -> str | None:
@@ -147,9 +162,13 @@ def _change_episode(unit: Unit, episode: EpisodeRecord, trouble: Trouble, decisi
     episode.retry_at = decision.retry_at
     episode.settled = episode.settled or decision.outcome in SETTLING
     if not trouble.firing:
-        episode.resolved_at = episode.resolved_at or unit.now
+        if episode.resolved_at is None:
+            episode.resolved_at = unit.now
+            followup.after_resolution(unit, episode)
         resume = orders.resume_if_due(unit, episode)
         return resume.id if resume else None
+    if decision.lasted:
+        followup.after_lasting(unit, episode)
     if decision.action is None or decision.outcome == "observed":
         return None
     summary = episode.annotations.get("summary", "").strip()

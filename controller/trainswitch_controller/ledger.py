@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from trainswitch_controller.intake import Judged
 from trainswitch_controller.journal import Journal
 from trainswitch_controller.metrics import Metrics
-from trainswitch_controller.orders import Unit
 from trainswitch_controller.policy import Policy
+from trainswitch_controller.unit import Unit
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class Ledger:
 
         unit, result = self.journal.write(attempt)
         self.metrics.commands(unit.changes)
+        self.metrics.recoveries(unit.recoveries)
         for command, state in unit.changes:
             log.info(
                 "command %s run=%s seq=%s action=%s params=%s state=%s%s",
@@ -55,6 +56,15 @@ class Ledger:
                 command.params,
                 state,
                 f" detail={command.detail!r}" if command.detail else "",
+            )
+        for recovery in unit.recoveries:
+            log.info(
+                "command %s: its alert %s %s after %.1f s (steps: %s)",
+                recovery.command_id,
+                recovery.alertname,
+                recovery.result,
+                recovery.seconds,
+                recovery.steps,
             )
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -13,7 +13,14 @@ from trainswitch.version import version
 from trainswitch_controller.decide import OUTCOMES
 from trainswitch_controller.intake import Judged
 from trainswitch_controller.policy import WATCHDOG
-from trainswitch_controller.records import COMMAND_STATES, CommandRecord, CommandState
+from trainswitch_controller.records import (
+    COMMAND_STATES,
+    RECOVERY_RESULTS,
+    CommandRecord,
+    CommandState,
+    RecoveryRecord,
+)
+from trainswitch_controller.responses import Responses
 
 WEBHOOK_CODES = ("200", "400", "401", "413", "422", "500", "503")
 WRITE_FAILURE_REASONS = ("missing_folder", "no_space", "read_only", "fenced", "other")
@@ -21,12 +28,18 @@ OTHER = "other"
 """Label value of every alert that the policy does not name: alert names are not ours to bound otherwise."""
 
 AGE_BUCKETS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+RECOVERY_BUCKETS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0)
 
 
 class Metrics:
-    """Every metric of ``GET /metrics``; `alertnames` are those of the policy."""
+    """Every metric of ``GET /metrics``.
 
-    def __init__(self, alertnames: Iterable[str]) -> None:
+    `alertnames` are those of the policy, `relays` the names of the relays; `now` returns Unix seconds.
+    """
+
+    def __init__(
+        self, alertnames: Collection[str], now: Callable[[], float], *, relays: Collection[str] = ()
+    ) -> None:
         # Otherwise each counter brings a second series, its creation time, that nobody reads.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -76,6 +89,31 @@ class Metrics:
             ["run", "action"],
             registry=self.registry,
         )
+        self._recoveries = Counter(
+            f"{prefix}recoveries_total",
+            "What came of interventions that were applied: their alert resolved, returned, or lasted until "
+            "the next rung was taken (escalated).",
+            ["alertname", "result"],
+            registry=self.registry,
+        )
+        self._recovery_time = Histogram(
+            f"{prefix}recovery_seconds",
+            "Time from the moment at which an intervention was applied until its alert had resolved.",
+            ["action"],
+            buckets=RECOVERY_BUCKETS,
+            registry=self.registry,
+        )
+        self._relayed = Counter(
+            f"{prefix}relayed_total",
+            "Webhooks that relays passed on to their gateways, or failed to.",
+            ["relay", "result"],
+            registry=self.registry,
+        )
+        for relay in relays:
+            for result in ("sent", "failed"):
+                self._relayed.labels(relay=relay, result=result)
+        self.responses = Responses(alertnames, now)
+        self.registry.register(self.responses)
         build = Gauge(
             f"{prefix}build_info", "1; the label says which version.", ["version"], registry=self.registry
         )
@@ -86,8 +124,9 @@ class Metrics:
         """Count one answered webhook request."""
         self._webhooks.labels(code=str(code)).inc()
 
-    def alerts(self, judged: Iterable[Judged], now: float) -> None:
-        """Count what was decided about alerts."""
+    def alerts(self, judged: Collection[Judged], now: float) -> None:
+        """Count what was decided about alerts, and note it as the response to them."""
+        self.responses.decided(judged, now)
         for one in judged:
             name = one.alertname if one.alertname in self._alertnames else OTHER
             self._alerts.labels(alertname=name, outcome=one.outcome).inc()
@@ -100,8 +139,9 @@ class Metrics:
         """Count alerts that Alertmanager left out of a delivery."""
         self._alerts.labels(alertname=OTHER, outcome="truncated").inc(count)
 
-    def commands(self, changes: Iterable[tuple[CommandRecord, CommandState]]) -> None:
-        """Count the states that commands entered, and note when one was applied."""
+    def commands(self, changes: Collection[tuple[CommandRecord, CommandState]]) -> None:
+        """Count the states that commands entered, and note them, and when one was applied."""
+        self.responses.entered(changes)
         for command, state in changes:
             action = command.action if command.action in ACTIONS else OTHER
             self._commands.labels(action=action, state=state).inc()
@@ -111,6 +151,19 @@ class Metrics:
     def applied(self, run: str, action: str, at: float) -> None:
         """Note when `action` was last applied to `run`."""
         self._command_time.labels(run=run, action=action).set(at)
+
+    def recoveries(self, found: Collection[RecoveryRecord]) -> None:
+        """Count what came of interventions."""
+        for one in found:
+            name = one.alertname if one.alertname in self._alertnames else OTHER
+            self._recoveries.labels(alertname=name, result=one.result).inc()
+            if one.result == "resolved":
+                action = one.action if one.action in ACTIONS else OTHER
+                self._recovery_time.labels(action=action).observe(one.seconds)
+
+    def relayed(self, relay: str, result: str) -> None:
+        """Count one webhook that a relay passed on (``sent``), or could not (``failed``)."""
+        self._relayed.labels(relay=relay, result=result).inc()
 
     def write_failure(self, reason: str) -> None:
         """Count one failure to write a ``commands.json``."""
@@ -126,8 +179,11 @@ class Metrics:
         for name in (*self._alertnames, OTHER):
             for outcome in OUTCOMES:
                 self._alerts.labels(alertname=name, outcome=outcome)
+            for result in RECOVERY_RESULTS:
+                self._recoveries.labels(alertname=name, result=result)
         self._alerts.labels(alertname=OTHER, outcome="truncated")
         for action in ACTIONS:
+            self._recovery_time.labels(action=action)
             for state in COMMAND_STATES:
                 self._commands.labels(action=action, state=state)
         for reason in WRITE_FAILURE_REASONS:

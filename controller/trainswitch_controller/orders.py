@@ -6,43 +6,23 @@ and log speak only of what was committed.
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from trainswitch.errors import CommandError
 from trainswitch.intervention.commands import Command, check_action
-from trainswitch_controller import runs
+from trainswitch_controller import followup, runs
 from trainswitch_controller.decide import Cause
 from trainswitch_controller.errors import Conflict, NotFound, Unprocessable
-from trainswitch_controller.policy import Policy
 from trainswitch_controller.records import UNFINISHED_STATES, CommandRecord, CommandState, EpisodeRecord
+from trainswitch_controller.unit import Unit
 from trainswitch_controller.validation import storable
 
 MAX_UNFINISHED = 100
 """Operator commands that one run may have unfinished; keeps ``commands.json`` far below its size limit."""
 MAX_REASON = 500
-
-
-@dataclasses.dataclass
-class Unit:
-    """One transaction and what its work needs: the policy, the control folder, the time."""
-
-    session: Session
-    policy: Policy
-    control_dir: Path
-    now: float
-    changes: list[tuple[CommandRecord, CommandState]] = dataclasses.field(default_factory=list)
-    """Each command with each state it entered, in order."""
-
-    def enter(self, command: CommandRecord, state: CommandState) -> None:
-        """Put `command` into `state`."""
-        command.state = state
-        self.changes.append((command, state))
 
 
 def issue(
@@ -119,16 +99,34 @@ def approve(unit: Unit, command_id: str) -> CommandRecord:
         NotFound: there is no such command.
         Conflict: it does not await approval, or no longer.
     """
+    command = _awaiting(unit, command_id)
+    command.seq = next_seq(unit, command.run)
+    command.issued_at = unit.now
+    command.expires_at = unit.now + unit.policy.command_ttl
+    unit.enter(command, "pending")
+    return command
+
+
+def reject(unit: Unit, command_id: str, reason: str) -> CommandRecord:
+    """End a command that awaited approval; its episode does not propose it again.
+
+    Raises:
+        NotFound: there is no such command.
+        Conflict: it does not await approval, or no longer.
+    """
+    command = _awaiting(unit, command_id)
+    detail = f"an operator rejected it{f': {reason}' if reason else '.'}"
+    finish(unit, command, "rejected", at=unit.now, detail=detail)
+    return command
+
+
+def _awaiting(unit: Unit, command_id: str) -> CommandRecord:
     command = unit.session.get(CommandRecord, command_id)
     if command is None:
         raise NotFound(f"there is no command {command_id[:80]!r}.")
     if command.state != "awaiting_approval" or command.expires_at <= unit.now:
         state = "expired" if command.state == "awaiting_approval" else command.state
         raise Conflict(f"command {command_id!r} is {state} and does not await approval.")
-    command.seq = next_seq(unit, command.run)
-    command.issued_at = unit.now
-    command.expires_at = unit.now + unit.policy.command_ttl
-    unit.enter(command, "pending")
     return command
 
 
@@ -190,6 +188,7 @@ def finish(
     command.step = step
     command.detail = detail
     unit.enter(command, state)
+    followup.after_answer(unit, command)
     if command.resume_when_resolved and state == "applied":
         episode = unit.session.get(EpisodeRecord, command.episode_id)
         if episode is not None:

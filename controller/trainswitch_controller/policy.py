@@ -41,7 +41,23 @@ def parse_duration(value: object) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_escalation(value: object) -> float | Literal["off"]:
+    """Return what ``escalate_after`` says: the seconds of a duration, or ``off``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if value is False or value == "off":  # YAML reads a bare off as false
+        return "off"
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or write off") from None
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+Escalation = Annotated[float | Literal["off"] | None, BeforeValidator(parse_escalation)]
+"""Seconds, ``off``, or None where it was not given."""
 PositiveDuration = Annotated[Duration, Field(gt=0.0)]
 Mode = Literal["enforce", "approve", "observe"]
 
@@ -75,11 +91,13 @@ class AlertRule(Strict):
     """What one alert causes."""
 
     ladder: tuple[Rung, ...] = Field(min_length=1)
-    """Rung k + 1 is taken when the same trouble returns after rung k; after the last one, a pause."""
+    """Rung k + 1 is taken when the same trouble returns after rung k or outlasts it; in the end, a pause."""
     mode: Mode | None = None
     """Overrides the policy's mode for this alert."""
     cooldown: Duration | None = None
     """Overrides the policy's cooldown for this alert."""
+    escalate_after: Escalation = None
+    """Overrides the policy's escalate_after for this alert."""
 
     def rung(self, number: int) -> Rung:
         """Return rung `number`, counted from 1; beyond the ladder's end it is a pause."""
@@ -115,6 +133,10 @@ class Policy(Strict):
     """Seconds after an intervention in which the same run is left alone."""
     ladder_reset: PositiveDuration = 86400.0
     """After so many seconds without the trouble, its ladder begins again at rung 1."""
+    escalate_after: Annotated[float | Literal["off"], BeforeValidator(parse_escalation)] = 600.0
+    """An alert that still fires so many seconds after a rung was carried out takes the next one."""
+    relapse_within: Duration = 600.0
+    """Trouble that returns within so many seconds after a rollback has loaded was in the checkpoint, too."""
     budget: Budget = Budget()
     alerts: dict[str, AlertRule]
 
@@ -128,6 +150,11 @@ class Policy(Strict):
     def cooldown_of(self, rule: AlertRule) -> float:
         """Return the seconds that `rule` leaves a run alone after an intervention."""
         return self.cooldown if rule.cooldown is None else rule.cooldown
+
+    def escalation_of(self, rule: AlertRule) -> float | None:
+        """Return the seconds after which lasting trouble takes the next rung; None: it never does."""
+        wait = self.escalate_after if rule.escalate_after is None else rule.escalate_after
+        return None if wait == "off" else wait
 
 
 def load_policy(path: Path) -> tuple[Policy, str]:

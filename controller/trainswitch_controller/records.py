@@ -1,12 +1,12 @@
-"""The journal's tables: deliveries, episodes, decisions, commands, answers, and the controller's starts.
+"""The journal's tables: deliveries, episodes, decisions, commands, answers, recoveries, controllers' starts.
 
-Deliveries, decisions, answers and starts are only ever added. An episode and a command each carry their
-present state besides; how they came to it is in the other tables.
+Deliveries, decisions, answers, recoveries and starts are only ever added. An episode and a command each carry
+their present state besides; how they came to it is in the other tables.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -17,10 +17,8 @@ SCHEMA_VERSION = 1
 """Of these tables; a journal that holds a higher one was written by a newer trainswitch."""
 
 CommandState = Literal[
-    "awaiting_approval", "pending", "written", "applied", "refused", "failed", "expired", "superseded"
-]
-COMMAND_STATES: tuple[CommandState, ...] = (
     "awaiting_approval",
+    "rejected",
     "pending",
     "written",
     "applied",
@@ -28,11 +26,15 @@ COMMAND_STATES: tuple[CommandState, ...] = (
     "failed",
     "expired",
     "superseded",
-)
+]
+COMMAND_STATES: tuple[CommandState, ...] = get_args(CommandState)
 OPEN_STATES: tuple[CommandState, ...] = ("pending", "written")
 """States in which a command belongs into ``commands.json``."""
 UNFINISHED_STATES: tuple[CommandState, ...] = ("awaiting_approval", *OPEN_STATES)
-NEVER_CARRIED_OUT: tuple[CommandState, ...] = ("expired", "superseded")
+NEVER_CARRIED_OUT: tuple[CommandState, ...] = ("rejected", "expired", "superseded")
+RecoveryResult = Literal["resolved", "returned", "escalated"]
+"""What came of an intervention: its trouble ended; came back; or lasted until the next rung was taken."""
+RECOVERY_RESULTS: tuple[RecoveryResult, ...] = get_args(RecoveryResult)
 
 _ENUM = String(32)
 
@@ -48,6 +50,7 @@ class Record(DeclarativeBase):
         CommandState: _ENUM,
         Outcome: _ENUM,
         Cause: _ENUM,
+        RecoveryResult: _ENUM,
     }
 
 
@@ -171,3 +174,21 @@ class AnswerRecord(Record):
     step: Mapped[int] = mapped_column(BigInteger)
     at: Mapped[float]
     detail: Mapped[str]
+
+
+class RecoveryRecord(Record):
+    """What came of one intervention that was applied; each result at most once."""
+
+    __tablename__ = "recoveries"
+    __table_args__ = (UniqueConstraint("command_id", "result"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    command_id: Mapped[str] = mapped_column(ForeignKey("commands.id"))
+    alertname: Mapped[str]
+    action: Mapped[str]
+    at: Mapped[float]
+    result: Mapped[RecoveryResult]
+    seconds: Mapped[float]
+    """From the moment at which it was applied."""
+    steps: Mapped[int | None] = mapped_column(BigInteger)
+    """From the step at which it was applied, after a rollback the loaded one; None where nobody knows."""

@@ -16,13 +16,17 @@ from trainswitch_controller import intake, orders, runs
 from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.auth import TokenFile
 from trainswitch_controller.dispatch import Dispatcher
-from trainswitch_controller.errors import ControllerError, NotReady
+from trainswitch_controller.errors import ControllerError, NotFound, NotReady
+from trainswitch_controller.explain import Explanation, explain
+from trainswitch_controller.explain_run import explain_run
 from trainswitch_controller.journal import Journal
 from trainswitch_controller.ledger import Ledger
 from trainswitch_controller.metrics import Metrics
 from trainswitch_controller.policy import load_policy
 from trainswitch_controller.records import CommandRecord, DecisionRecord
+from trainswitch_controller.relays import Gateway, load_relays
 from trainswitch_controller.settings import Settings
+from trainswitch_controller.unit import Unit
 from trainswitch_controller.validation import Strict, Text
 
 log = logging.getLogger(__name__)
@@ -36,6 +40,12 @@ class Order(Strict):
 
     action: str = Field(max_length=128)
     params: dict[str, Any] = Field(default={})
+    reason: Text = Field(default="", max_length=orders.MAX_REASON)
+
+
+class Rejection(Strict):
+    """What an operator says to a command that is not wanted."""
+
     reason: Text = Field(default="", max_length=orders.MAX_REASON)
 
 
@@ -58,7 +68,9 @@ class Controller:
         }
         for token in self.tokens.values():
             token.token()
-        self.metrics = Metrics(policy.alerts)
+        relays = load_relays(settings.relays) if settings.relays is not None else {}
+        self.gateways = {name: Gateway(name, relay) for name, relay in relays.items()}
+        self.metrics = Metrics(policy.alerts, now, relays=self.gateways)
         self.journal = Journal(settings.journal_url)
         self._ledger = Ledger(self.journal, policy, settings.control_dir, self.metrics, now)
         self._dispatcher = Dispatcher(self._ledger, policy_sha256, settings.poll_interval_s)
@@ -97,6 +109,23 @@ class Controller:
             )
         return receipt
 
+    def relay(self, name: str, webhook: Webhook) -> None:
+        """Pass `webhook` on as a text to the gateway of the relay `name`.
+
+        Raises:
+            NotFound: there is no such relay.
+            ControllerError: see `Gateway.send`.
+        """
+        gateway = self.gateways.get(name)
+        if gateway is None:
+            raise NotFound(f"there is no relay {name[:80]!r}: name it in the file of relays (--relays).")
+        try:
+            gateway.send(webhook)
+        except ControllerError:
+            self.metrics.relayed(name, "failed")
+            raise
+        self.metrics.relayed(name, "sent")
+
     def order(self, run: str, order: Order) -> CommandRecord:
         """Commit an operator's command and have it written.
 
@@ -123,6 +152,34 @@ class Controller:
         self._dispatcher.wake()
         return command
 
+    def reject(self, command_id: str, rejection: Rejection) -> CommandRecord:
+        """Commit an operator's refusal of a command that awaits approval.
+
+        Raises:
+            ControllerError: see `orders.reject`; or the journal cannot commit.
+        """
+        self._require_ready()
+        return self._ledger.change(lambda unit: orders.reject(unit, command_id, rejection.reason))
+
+    def explain(self, alertname: str, run: str | None) -> Explanation:
+        """Return what the policy would do now if `alertname` fired for `run`, and why.
+
+        Raises:
+            RunNameError: the run name is not allowed.
+            ControllerError: the journal cannot be read, or is not ready.
+        """
+        if run is not None:
+            check_run_name(run)
+        self._require_ready()
+        policy = self._ledger.policy
+        if run is None:
+            return explain(policy, alertname, self._ledger.now())
+        return self.journal.read(
+            lambda session: explain_run(
+                Unit(session, policy, self.settings.control_dir, self._ledger.now()), alertname, run
+            )
+        )
+
     def problems(self) -> list[str]:
         """Return why the controller cannot do its work at present, one sentence each; empty if it can."""
         found = [*self._dispatcher.problems()]
@@ -148,6 +205,7 @@ class Controller:
     def _restore_metrics(self, session: Session) -> None:
         seen = session.scalar(select(func.max(DecisionRecord.at)).where(DecisionRecord.outcome == "watchdog"))
         self.metrics.watchdog.set(seen or 0.0)
+        self.metrics.responses.restore(session)
         newest = (
             select(CommandRecord.run, CommandRecord.action, func.max(CommandRecord.finished_at))
             .where(

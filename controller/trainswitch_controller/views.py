@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from trainswitch.errors import ControlFileError
@@ -17,13 +17,17 @@ from trainswitch_controller.records import (
     CommandRecord,
     DecisionRecord,
     EpisodeRecord,
+    RecoveryRecord,
 )
 
 Json = dict[str, Any]
 
+UNAPPROVED_SHOWN_S = 86400.0
+"""How long a run's status tells of commands that nobody approved."""
 
-def command_view(command: CommandRecord) -> Json:
-    """Return one command; times in Unix seconds, `seq` null until it is approved."""
+
+def command_view(command: CommandRecord, recoveries: Sequence[RecoveryRecord] = ()) -> Json:
+    """Return one command, and what came of it; times in Unix seconds, `seq` null until it is approved."""
     return {
         "id": command.id,
         "run": command.run,
@@ -42,6 +46,10 @@ def command_view(command: CommandRecord) -> Json:
         "finished_at": command.finished_at,
         "step": command.step,
         "detail": command.detail,
+        "recovery": [
+            {"at": one.at, "result": one.result, "seconds": one.seconds, "steps": one.steps}
+            for one in recoveries
+        ],
     }
 
 
@@ -54,7 +62,7 @@ def one_command(session: Session, command_id: str) -> Json:
     command = session.get(CommandRecord, command_id)
     if command is None:
         raise NotFound(f"there is no command {command_id[:80]!r}.")
-    return command_view(command)
+    return _with_recoveries(session, [command])[0]
 
 
 def commands(session: Session, run: str | None, limit: int) -> list[Json]:
@@ -64,7 +72,7 @@ def commands(session: Session, run: str | None, limit: int) -> list[Json]:
     )
     if run is not None:
         query = query.where(CommandRecord.run == run)
-    return [command_view(command) for command in session.scalars(query)]
+    return _with_recoveries(session, session.scalars(query).all())
 
 
 def unfinished_commands(session: Session, run: str) -> list[Json]:
@@ -75,6 +83,41 @@ def unfinished_commands(session: Session, run: str) -> list[Json]:
         .order_by(CommandRecord.created_at, CommandRecord.seq)
     )
     return [command_view(command) for command in session.scalars(query)]
+
+
+def awaiting_approval(session: Session) -> dict[str, int]:
+    """Return run → how many of its commands await an operator's approval; runs without any are left out."""
+    query = (
+        select(CommandRecord.run, func.count().label("waiting"))
+        .where(CommandRecord.state == "awaiting_approval")
+        .group_by(CommandRecord.run)
+    )
+    return {row.run: row.waiting for row in session.execute(query)}
+
+
+def unapproved_commands(session: Session, run: str, since: float) -> list[Json]:
+    """Return what nobody approved of `run` in time after `since` (Unix seconds), and what was rejected."""
+    query = (
+        select(CommandRecord)
+        .where(
+            CommandRecord.run == run,
+            CommandRecord.issued_at.is_(None),
+            CommandRecord.state.in_(("expired", "rejected")),
+            CommandRecord.finished_at > since,
+        )
+        .order_by(CommandRecord.created_at)
+    )
+    return [command_view(command) for command in session.scalars(query)]
+
+
+def _with_recoveries(session: Session, found: Sequence[CommandRecord]) -> list[Json]:
+    recoveries: dict[str, list[RecoveryRecord]] = {command.id: [] for command in found}
+    query = (
+        select(RecoveryRecord).where(RecoveryRecord.command_id.in_(recoveries)).order_by(RecoveryRecord.id)
+    )
+    for recovery in session.scalars(query):
+        recoveries[recovery.command_id].append(recovery)
+    return [command_view(command, recoveries[command.id]) for command in found]
 
 
 def episodes(session: Session, run: str | None, limit: int) -> list[Json]:

@@ -172,40 +172,49 @@ def test_commands_and_episodes_are_listed(run: Run, trainer: StartTrainer, name:
     assert "No alert has reached the controller." in run("episodes", name).out
 
 
-def test_an_alert_s_command_waits_for_approval(
-    run: Run, home: Path, trainer: StartTrainer, free_port: int, tmp_path: Path
-) -> None:
-    """In mode 'approve', episodes show what was decided, and approve lets the trainer have it."""
+def fire(served: Served, run: str, fingerprint: str = "0123456789abcdef") -> None:
+    """Deliver an alert of `run` that begins now, as Alertmanager does."""
+    alert = {
+        "status": "firing",
+        "labels": {"alertname": "TrainNonFinite", "run": run, "severity": "critical"},
+        "annotations": {"summary": "The loss is not a number."},
+        "startsAt": datetime.now(timezone.utc).isoformat(),
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "",
+        "fingerprint": fingerprint,
+    }
+    webhook = {
+        "version": "4",
+        "groupKey": "{}",
+        "truncatedAlerts": 0,
+        "status": "firing",
+        "receiver": "controller",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "",
+        "alerts": [alert],
+    }
+    token = (served.home / "tokens" / "alertmanager").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    requests.post(f"{served.url}/api/v1/alerts", json=webhook, headers=headers, timeout=10).raise_for_status()
+
+
+@pytest.fixture
+def approving(tmp_path: Path) -> Path:
+    """A policy that proposes and waits."""
     policy = tmp_path / "policy.yml"
     policy.write_text("version: 1\nmode: approve\nalerts: {TrainNonFinite: {ladder: [{action: pause}]}}\n")
+    return policy
+
+
+def test_an_alert_s_command_waits_for_approval(
+    run: Run, home: Path, trainer: StartTrainer, free_port: int, approving: Path
+) -> None:
+    """In mode 'approve', episodes show what was decided, and approve lets the trainer have it."""
     trainer("gpt2")
-    with serving(home, free_port, f"--policy={policy}") as served:
-        alert = {
-            "status": "firing",
-            "labels": {"alertname": "TrainNonFinite", "run": "gpt2", "severity": "critical"},
-            "annotations": {"summary": "The loss is not a number."},
-            "startsAt": datetime.now(timezone.utc).isoformat(),
-            "endsAt": "0001-01-01T00:00:00Z",
-            "generatorURL": "",
-            "fingerprint": "0123456789abcdef",
-        }
-        webhook = {
-            "version": "4",
-            "groupKey": "{}",
-            "truncatedAlerts": 0,
-            "status": "firing",
-            "receiver": "controller",
-            "groupLabels": {},
-            "commonLabels": {},
-            "commonAnnotations": {},
-            "externalURL": "",
-            "alerts": [alert],
-        }
-        token = (home / "tokens" / "alertmanager").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
-        requests.post(
-            f"{served.url}/api/v1/alerts", json=webhook, headers=headers, timeout=10
-        ).raise_for_status()
+    with serving(home, free_port, f"--policy={approving}") as served:
+        fire(served, "gpt2")
 
         shown = run("episodes", "gpt2", "--controller", served.url, "--json")
         (episode,) = json.loads(shown.out)["episodes"]
@@ -217,6 +226,36 @@ def test_an_alert_s_command_waits_for_approval(
         assert "applied at step 120" in waiting.out
         again = run("approve", decision["command_id"], "--controller", served.url)
         assert again.code == 1
+
+
+def test_an_alert_s_command_can_be_rejected(
+    run: Run, home: Path, trainer: StartTrainer, free_port: int, approving: Path
+) -> None:
+    """What waits shows in status with the time that is left; rejected, the trainer never gets it."""
+    stand_in = trainer("gpt2")
+    with serving(home, free_port, f"--policy={approving}") as served:
+        fire(served, "gpt2")
+        where = ("--controller", served.url)
+        (row,) = json.loads(run("status", "--json", *where).out)["runs"]
+        assert row["awaiting_approval"] == 1
+        shown = run("status", "gpt2", "--json", *where)
+        (waiting,) = json.loads(shown.out)["commands"]
+        assert waiting["state"] == "awaiting_approval"
+        assert " s left)" in shown.err
+        rejected = run("reject", waiting["id"], "--reason", "one bad file", "--json", *where)
+        assert rejected.code == 0, rejected.err
+        command = json.loads(rejected.out)["command"]
+        assert (command["state"], command["detail"]) == (
+            "rejected",
+            "an operator rejected it: one bad file",
+        )
+        assert run("reject", waiting["id"], *where).code == 1
+        assert run("approve", waiting["id"], *where).code == 1
+        after = json.loads(run("status", "gpt2", "--json", *where).out)
+        assert after["commands"] == []
+        assert [one["id"] for one in after["unapproved"]] == [waiting["id"]]
+        run("snapshot", "gpt2", *where)
+    assert [outcome.action for outcome in stand_in._outcomes] == ["snapshot"]
 
 
 @pytest.mark.usefixtures("controller")

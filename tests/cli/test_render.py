@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from trainswitch_controller.cli.assets import assets_folder
 from trainswitch_controller.cli.errors import RenderError
-from trainswitch_controller.cli.stack.render import render_alertmanager, render_prometheus
+from trainswitch_controller.cli.stack.render import render_alertmanager, render_links, render_prometheus
 
 ADDRESSES = {
     "prometheus": "127.0.0.1:1",
@@ -20,6 +21,7 @@ ADDRESSES = {
 }
 ROOT = assets_folder()
 TARGETS = Path("/home/me/my runs/targets")
+LINKS = Path("/home/me/stack/links.tmpl")
 PROMETHEUS = """
 global: {scrape_interval: 15s}
 rule_files: [rules/*.yml]
@@ -71,6 +73,7 @@ def alertmanager(text: str) -> dict[str, Any]:
         text,
         source=ROOT / "alertmanager" / "alertmanager.yml",
         token_file=Path("/home/me/tokens/alertmanager"),
+        links=LINKS,
         addresses=ADDRESSES,
     )
     document = yaml.safe_load(rendered)
@@ -95,7 +98,7 @@ def test_alertmanager_gets_the_local_controller_and_token_and_keeps_the_rest() -
     hook = expected["receivers"][0]["webhook_configs"][0]
     hook["url"] = "http://127.0.0.1:3/api/v1/alerts"
     hook["http_config"]["authorization"]["credentials_file"] = "/home/me/tokens/alertmanager"
-    expected["templates"] = [str(ROOT / "alertmanager" / "*.tmpl")]
+    expected["templates"] = [str(ROOT / "alertmanager" / "*.tmpl"), str(LINKS)]
     assert expected == alertmanager(ALERTMANAGER)
 
 
@@ -155,4 +158,28 @@ def test_the_committed_files_render() -> None:
     source = ROOT / "prometheus" / "prometheus.yml"
     render_prometheus(source.read_text(), source=source, targets=TARGETS, addresses=ADDRESSES)
     source = ROOT / "alertmanager" / "alertmanager.yml"
-    render_alertmanager(source.read_text(), source=source, token_file=TARGETS, addresses=ADDRESSES)
+    render_alertmanager(
+        source.read_text(), source=source, token_file=TARGETS, links=LINKS, addresses=ADDRESSES
+    )
+
+
+def test_links_in_notifications_lead_to_this_machine(tmp_path: Path) -> None:
+    """The stack's addresses replace the committed ones, because their definitions come later."""
+    links = tmp_path / "links.tmpl"
+    links.write_text(render_links(ADDRESSES))
+    committed = f"--template.glob={ROOT / 'alertmanager' / 'templates'}/*.tmpl"
+    both = '{{ template "trainswitch.grafana" . }} {{ template "trainswitch.runbooks" . }}'
+    done = subprocess.run(
+        [
+            "amtool",
+            "template",
+            "render",
+            committed,
+            f"--template.glob={links}",
+            f"--template.text={both}",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "http://127.0.0.1:4 http://127.0.0.1:3/runbooks"

@@ -25,6 +25,8 @@ from trainswitch.intervention.control_file import (
     status_path,
     write_control_file,
 )
+from trainswitch_controller import views
+from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.app import create_app
 from trainswitch_controller.service import Controller
 from trainswitch_controller.settings import Settings, parse_settings
@@ -262,9 +264,46 @@ def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 @dataclasses.dataclass
+class Loop:
+    """One controller with its tools, driven by hand."""
+
+    controller: Controller
+    tools: Any
+    clock: Any
+
+    def fire(self, name: str = "TrainNonFinite", **of: Any) -> str:
+        """Deliver one alert that begins now and return its outcome."""
+        of.setdefault("starts_at", self.clock.time)
+        body = self.tools.webhook(self.tools.alert(name, **of))
+        receipt = self.controller.deliver(Webhook.model_validate_json(json.dumps(body)))
+        return receipt.judged[0].outcome
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Let time pass, then look."""
+        self.clock.time += seconds
+        self.controller._dispatcher.tick()
+
+    def commands(self) -> list[dict[str, Any]]:
+        """Every command, oldest first."""
+        found = self.controller.journal.read(lambda session: views.commands(session, None, 1000))
+        return sorted(found, key=lambda command: command["created_at"])
+
+    def states(self) -> list[tuple[str, str]]:
+        """Return action and state of every command, oldest first."""
+        return [(command["action"], command["state"]) for command in self.commands()]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Return the value of one of the controller's metrics."""
+        return self.controller.metrics.registry.get_sample_value(f"trainswitch_controller_{name}", labels)
+
+
+@dataclasses.dataclass
 class Tools:
     """The functions above, for tests: pytest's importlib mode shares no modules between them."""
 
+    home = Home
+    clock = Clock
+    loop = Loop
     alert = staticmethod(alert)
     webhook = staticmethod(webhook)
     wait_for = staticmethod(wait_for)
@@ -304,6 +343,12 @@ def make_controller(home: Home, clock: Clock) -> Iterator[Callable[..., Controll
     yield make
     for controller in made:
         controller.journal.close()
+
+
+@pytest.fixture
+def make_loop(make_controller: Callable[..., Controller], tools: Any, clock: Any) -> Callable[..., Loop]:
+    """Build a controller in a loop that the test drives."""
+    return lambda **changes: Loop(make_controller(**changes), tools, clock)
 
 
 @pytest.fixture

@@ -87,6 +87,8 @@ def test_every_operator_address_needs_the_operator_token(home: Any, make_server:
         ("GET", "commands"),
         ("GET", "commands/x"),
         ("POST", "commands/x/approve"),
+        ("POST", "commands/x/reject"),
+        ("GET", "policy/TrainNonFinite"),
         ("GET", "episodes"),
     ):
         assert server.client.request(method, f"/api/v1/{path}").status_code == 401
@@ -324,6 +326,7 @@ def test_what_does_not_exist_is_404(make_server: Make) -> None:
         assert response.status_code == 404
         assert "'none'" in response.json()["error"]
     assert server.ask("POST", "/api/v1/commands/none/approve").status_code == 404
+    assert server.ask("POST", "/api/v1/commands/none/reject").status_code == 404
     assert server.ask("GET", "/api/v1/commands?limit=0").status_code == 422
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import logging
@@ -14,12 +13,12 @@ import pytest
 
 from trainswitch.intervention.control_file import commands_path, status_path
 from trainswitch_controller import views
-from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.errors import Conflict
 from trainswitch_controller.held import failure_reason
-from trainswitch_controller.service import Controller, Order
+from trainswitch_controller.service import Controller, Order, Rejection
 
 MakeController = Callable[..., Controller]
+MakeLoop = Callable[..., Any]
 
 RESUMING = """
 version: 1
@@ -30,47 +29,7 @@ alerts:
 """
 
 
-@dataclasses.dataclass
-class Loop:
-    """One controller with its tools, driven by hand."""
-
-    controller: Controller
-    tools: Any
-    clock: Any
-
-    def fire(self, name: str = "TrainNonFinite", **of: Any) -> str:
-        """Deliver one alert that begins now and return its outcome."""
-        of.setdefault("starts_at", self.clock.time)
-        body = self.tools.webhook(self.tools.alert(name, **of))
-        receipt = self.controller.deliver(Webhook.model_validate_json(json.dumps(body)))
-        return receipt.judged[0].outcome
-
-    def tick(self, seconds: float = 0.0) -> None:
-        """Let time pass, then look."""
-        self.clock.time += seconds
-        self.controller._dispatcher.tick()
-
-    def commands(self) -> list[dict[str, Any]]:
-        """Every command, oldest first."""
-        found = self.controller.journal.read(lambda session: views.commands(session, None, 1000))
-        return sorted(found, key=lambda command: command["created_at"])
-
-    def states(self) -> list[tuple[str, str]]:
-        """Return action and state of every command, oldest first."""
-        return [(command["action"], command["state"]) for command in self.commands()]
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        """Return the value of one of the controller's metrics."""
-        return self.controller.metrics.registry.get_sample_value(f"trainswitch_controller_{name}", labels)
-
-
-@pytest.fixture
-def make_loop(make_controller: MakeController, tools: Any, clock: Any) -> Callable[..., Loop]:
-    """Build a controller in a loop that the test drives."""
-    return lambda **changes: Loop(make_controller(**changes), tools, clock)
-
-
-def test_returning_trouble_takes_the_next_rung(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_returning_trouble_takes_the_next_rung(home: Any, make_loop: MakeLoop) -> None:
     """A new episode after an applied rung takes the next one; the one after the last is a pause."""
     trainer = home.trainer()
     loop = make_loop()
@@ -86,7 +45,7 @@ def test_returning_trouble_takes_the_next_rung(home: Any, make_loop: Callable[..
     assert loop.metric("command_timestamp_seconds", run="demo", action="rollback") is not None
 
 
-def test_a_rung_that_was_never_carried_out_is_taken_again(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_rung_that_was_never_carried_out_is_taken_again(home: Any, make_loop: MakeLoop) -> None:
     """An expired command was no answer to the trouble, so its rung comes again; a refused one was."""
     trainer = home.trainer()
     loop = make_loop()
@@ -101,9 +60,7 @@ def test_a_rung_that_was_never_carried_out_is_taken_again(home: Any, make_loop: 
     assert [state for _, state in loop.states()] == ["expired", "refused", "refused"]
 
 
-def test_lasting_trouble_is_decided_again_when_the_cooldown_ends(
-    home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_lasting_trouble_is_decided_again_when_the_cooldown_ends(home: Any, make_loop: MakeLoop) -> None:
     """An episode that began within a cooldown acts at its end if it still fires, and only then."""
     home.write_policy((home.folder / "policy.yml").read_text().replace("cooldown: 0s", "cooldown: 60s"))
     trainer = home.trainer()
@@ -126,7 +83,7 @@ def test_lasting_trouble_is_decided_again_when_the_cooldown_ends(
     assert loop.metric("alerts_total", alertname="TrainLossUnstable", outcome="acted") == 2
 
 
-def test_many_alerts_of_one_fault_cause_one_intervention(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_many_alerts_of_one_fault_cause_one_intervention(home: Any, make_loop: MakeLoop) -> None:
     """Eight ranks that report the same fault in the same second are one trouble."""
     home.trainer()
     loop = make_loop()
@@ -136,7 +93,7 @@ def test_many_alerts_of_one_fault_cause_one_intervention(home: Any, make_loop: C
     assert len(loop.commands()) == 1
 
 
-def test_runs_do_not_share_cooldown_ladder_or_numbers(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_runs_do_not_share_cooldown_ladder_or_numbers(home: Any, make_loop: MakeLoop) -> None:
     """Trouble of one run says nothing about another."""
     trainers = [home.trainer("a"), home.trainer("b")]
     loop = make_loop()
@@ -145,7 +102,7 @@ def test_runs_do_not_share_cooldown_ladder_or_numbers(home: Any, make_loop: Call
     assert [[command["seq"] for command in trainer.commands()] for trainer in trainers] == [[1], [1]]
 
 
-def test_the_budgets_end_is_one_pause(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_the_budgets_end_is_one_pause(home: Any, make_loop: MakeLoop) -> None:
     """After the budget's last intervention the run is paused once, and every further alert says why not."""
     home.write_policy(
         (home.folder / "policy.yml").read_text() + "budget: {per_run: {interventions: 1, window: 1h}}\n"
@@ -164,7 +121,7 @@ def test_the_budgets_end_is_one_pause(home: Any, make_loop: Callable[..., Loop])
     assert loop.fire("TrainLossUnstable") == "acted"
 
 
-def test_approval_makes_a_command_due(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_approval_makes_a_command_due(home: Any, make_loop: MakeLoop) -> None:
     """A command that waits has no number; approved, it takes the next one and its full time to live."""
     home.write_policy("mode: approve\n" + (home.folder / "policy.yml").read_text())
     trainer = home.trainer()
@@ -184,7 +141,7 @@ def test_approval_makes_a_command_due(home: Any, make_loop: Callable[..., Loop])
         loop.controller.approve(command["id"])
 
 
-def test_what_nobody_approves_expires(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_what_nobody_approves_expires(home: Any, make_loop: MakeLoop) -> None:
     """A proposal is good for one time to live; after it the same trouble may be proposed again."""
     home.write_policy("mode: approve\n" + (home.folder / "policy.yml").read_text())
     home.trainer()
@@ -199,7 +156,30 @@ def test_what_nobody_approves_expires(home: Any, make_loop: Callable[..., Loop])
     assert loop.fire() == "awaiting_approval"
 
 
-def test_observe_only_notes(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_what_was_rejected_is_not_proposed_again(home: Any, make_loop: MakeLoop) -> None:
+    """A rejected rung was never carried out: its episode is silent, and a new one proposes the same rung."""
+    home.write_policy("mode: approve\n" + (home.folder / "policy.yml").read_text())
+    trainer = home.trainer()
+    loop = make_loop()
+    began = loop.clock.time
+    loop.fire("TrainLossUnstable", starts_at=began)
+    [command] = loop.commands()
+    rejected = loop.controller.reject(command["id"], Rejection(reason="a single spike"))
+    assert (rejected.state, rejected.seq) == ("rejected", None)
+    assert rejected.detail == "an operator rejected it: a single spike"
+    with pytest.raises(Conflict, match="is rejected and does not await approval"):
+        loop.controller.approve(command["id"])
+    loop.tick(700.0)
+    assert loop.fire("TrainLossUnstable", starts_at=began) == "duplicate"
+    assert trainer.commands() == []
+    assert loop.fire("TrainLossUnstable") == "awaiting_approval"
+    assert [(one["action"], one["state"]) for one in loop.commands()] == [
+        ("reduce_lr", "rejected"),
+        ("reduce_lr", "awaiting_approval"),
+    ]
+
+
+def test_observe_only_notes(home: Any, make_loop: MakeLoop) -> None:
     """In mode observe the journal says what would have been done, and no command exists."""
     home.write_policy("mode: observe\n" + (home.folder / "policy.yml").read_text())
     home.trainer()
@@ -213,9 +193,7 @@ def test_observe_only_notes(home: Any, make_loop: Callable[..., Loop]) -> None:
 
 
 @pytest.mark.parametrize("resolved_first", [False, True])
-def test_a_resolved_alert_ends_its_own_pause(
-    resolved_first: bool, home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_a_resolved_alert_ends_its_own_pause(resolved_first: bool, home: Any, make_loop: MakeLoop) -> None:
     """The resume is issued once, whether the alert resolves before or after the pause was answered."""
     home.write_policy(RESUMING)
     trainer = home.trainer()
@@ -234,7 +212,7 @@ def test_a_resolved_alert_ends_its_own_pause(
 
 
 @pytest.mark.parametrize("answer", ["refused", "applied"])
-def test_a_resolved_alert_ends_nothing_else(answer: str, home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_resolved_alert_ends_nothing_else(answer: str, home: Any, make_loop: MakeLoop) -> None:
     """No resume follows a pause that was not applied, or one after which something else was commanded."""
     home.write_policy(RESUMING)
     trainer = home.trainer()
@@ -252,9 +230,7 @@ def test_a_resolved_alert_ends_nothing_else(answer: str, home: Any, make_loop: C
     assert "resume" not in [action for action, _ in loop.states()]
 
 
-def test_a_firing_that_arrives_after_its_resolution_does_not_act(
-    home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_a_firing_that_arrives_after_its_resolution_does_not_act(home: Any, make_loop: MakeLoop) -> None:
     """Reordered deliveries: the episode is over, whatever arrives late."""
     home.trainer()
     loop = make_loop()
@@ -265,7 +241,7 @@ def test_a_firing_that_arrives_after_its_resolution_does_not_act(
 
 
 def test_a_run_without_folder_keeps_its_command_pending(
-    home: Any, make_loop: Callable[..., Loop], caplog: pytest.LogCaptureFixture
+    home: Any, make_loop: MakeLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The folder is the trainer's to make: until then the failure is counted at each look and logged once."""
     loop = make_loop()
@@ -284,7 +260,7 @@ def test_a_run_without_folder_keeps_its_command_pending(
     assert loop.states() == [("pause", "written")]
 
 
-def test_an_unwritten_command_expires_with_the_reason(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_an_unwritten_command_expires_with_the_reason(home: Any, make_loop: MakeLoop) -> None:
     """What could not be written within its time to live is ended, and says why."""
     loop = make_loop()
     loop.fire()
@@ -296,7 +272,7 @@ def test_an_unwritten_command_expires_with_the_reason(home: Any, make_loop: Call
     assert command["finished_at"] == loop.clock.time
 
 
-def test_a_full_disk_is_counted_and_tried_again(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_full_disk_is_counted_and_tried_again(home: Any, make_loop: MakeLoop) -> None:
     """The kernel's own ENOSPC: the command stays pending, ready says so, and the next look mends it."""
     trainer = home.trainer()
     loop = make_loop()
@@ -314,7 +290,7 @@ def test_a_full_disk_is_counted_and_tried_again(home: Any, make_loop: Callable[.
     assert loop.controller.problems() == []
 
 
-def test_a_place_that_cannot_be_written_is_named(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_place_that_cannot_be_written_is_named(home: Any, make_loop: MakeLoop) -> None:
     """Where commands.json itself is in the way, the failure is counted as other and nothing is lost."""
     home.trainer()
     commands_path(home.control, "demo").mkdir()
@@ -344,9 +320,7 @@ def test_the_operating_systems_errors_have_reasons(name: str, reason: str) -> No
     assert failure_reason(None) == "other"
 
 
-def test_a_written_command_waits_for_an_answer_once_as_long_again(
-    home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_a_written_command_waits_for_an_answer_once_as_long_again(home: Any, make_loop: MakeLoop) -> None:
     """After its expiry a written command is kept for the trainer's own answer for one more ttl."""
     trainer = home.trainer()
     loop = make_loop()
@@ -361,9 +335,7 @@ def test_a_written_command_waits_for_an_answer_once_as_long_again(
     assert trainer.commands() == []
 
 
-def test_commands_are_written_in_order_and_only_while_unanswered(
-    home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_commands_are_written_in_order_and_only_while_unanswered(home: Any, make_loop: MakeLoop) -> None:
     """commands.json always holds exactly what the trainer has not answered, oldest first."""
     trainer = home.trainer()
     loop = make_loop()
@@ -382,7 +354,7 @@ def test_commands_are_written_in_order_and_only_while_unanswered(
     assert len(trainer.carried_out) == 3
 
 
-def test_a_damaged_commands_file_is_replaced_and_counted(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_damaged_commands_file_is_replaced_and_counted(home: Any, make_loop: MakeLoop) -> None:
     """The controller is the only writer: what it did not write is reported and written again at once."""
     trainer = home.trainer()
     loop = make_loop()
@@ -399,9 +371,7 @@ def test_a_damaged_commands_file_is_replaced_and_counted(home: Any, make_loop: C
     assert len(trainer.commands()) == 1
 
 
-def test_a_damaged_status_file_is_reported_and_its_successor_read(
-    home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_a_damaged_status_file_is_reported_and_its_successor_read(home: Any, make_loop: MakeLoop) -> None:
     """A status file that cannot be used acknowledges nothing, is counted once, and stops nothing else."""
     trainer = home.trainer()
     loop = make_loop()
@@ -418,9 +388,7 @@ def test_a_damaged_status_file_is_reported_and_its_successor_read(
 
 
 @pytest.mark.parametrize("field", ["step", "applied_seq", "updated_at"])
-def test_a_status_file_with_absurd_numbers_is_foreign(
-    field: str, home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_a_status_file_with_absurd_numbers_is_foreign(field: str, home: Any, make_loop: MakeLoop) -> None:
     """Numbers that no journal could store are refused where they are read."""
     home.trainer()
     document = json.loads(status_path(home.control, "demo").read_text())
@@ -433,7 +401,7 @@ def test_a_status_file_with_absurd_numbers_is_foreign(
     assert loop.states() == [("pause", "written")]
 
 
-def test_a_lost_journal_reuses_no_number(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_lost_journal_reuses_no_number(home: Any, make_loop: MakeLoop) -> None:
     """With a new journal, numbers and epoch go on after those that the run's files have seen."""
     trainer = home.trainer()
     loop = make_loop()
@@ -449,9 +417,7 @@ def test_a_lost_journal_reuses_no_number(home: Any, make_loop: Callable[..., Loo
     assert other.controller._dispatcher.epoch == 2
 
 
-def test_a_lost_journal_keeps_the_commands_that_were_written(
-    home: Any, make_loop: Callable[..., Loop]
-) -> None:
+def test_a_lost_journal_keeps_the_commands_that_were_written(home: Any, make_loop: MakeLoop) -> None:
     """What commands.json still holds was promised to somebody: a new journal takes it over."""
     trainer = home.trainer()
     loop = make_loop()
@@ -465,7 +431,7 @@ def test_a_lost_journal_keeps_the_commands_that_were_written(
     assert other.states() == [("snapshot", "applied")]
 
 
-def test_a_number_that_was_answered_to_another_is_given_up(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_number_that_was_answered_to_another_is_given_up(home: Any, make_loop: MakeLoop) -> None:
     """An answer to our number under another id is counted, and our command gets a new number."""
     trainer = home.trainer()
     loop = make_loop()
@@ -485,7 +451,7 @@ def test_a_number_that_was_answered_to_another_is_given_up(home: Any, make_loop:
     assert loop.states() == [("pause", "applied")]
 
 
-def test_a_newer_controller_is_left_alone(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_a_newer_controller_is_left_alone(home: Any, make_loop: MakeLoop) -> None:
     """Where a newer epoch has been at work nothing is overwritten, and the older controller is not ready."""
     trainer = home.trainer()
     old = make_loop()
@@ -501,7 +467,7 @@ def test_a_newer_controller_is_left_alone(home: Any, make_loop: Callable[..., Lo
     assert any("stop one of the two" in problem for problem in old.controller.problems())
 
 
-def test_metrics_know_the_past_after_a_restart(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_metrics_know_the_past_after_a_restart(home: Any, make_loop: MakeLoop) -> None:
     """Timestamps of the Watchdog and of applied commands are taken from the journal."""
     trainer = home.trainer()
     loop = make_loop()
@@ -517,7 +483,7 @@ def test_metrics_know_the_past_after_a_restart(home: Any, make_loop: Callable[..
     assert again.metric("command_timestamp_seconds", run="demo", action="pause") == applied
 
 
-def test_the_age_of_an_alert_is_measured_once(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_the_age_of_an_alert_is_measured_once(home: Any, make_loop: MakeLoop) -> None:
     """The histogram shows the delay of the chain, so resends do not count."""
     home.trainer()
     loop = make_loop()
@@ -529,7 +495,7 @@ def test_the_age_of_an_alert_is_measured_once(home: Any, make_loop: Callable[...
     assert loop.metric("alert_age_seconds_sum") == 1.25
 
 
-def test_an_operator_cannot_flood_a_run(home: Any, make_loop: Callable[..., Loop]) -> None:
+def test_an_operator_cannot_flood_a_run(home: Any, make_loop: MakeLoop) -> None:
     """commands.json is bounded: the hundred and first unfinished command is refused with a sentence."""
     home.trainer()
     loop = make_loop()
@@ -542,7 +508,7 @@ def test_an_operator_cannot_flood_a_run(home: Any, make_loop: Callable[..., Loop
 
 
 def test_a_fault_in_the_dispatcher_is_visible_and_survived(
-    home: Any, make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+    home: Any, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug in one look makes the controller unready, is logged, and does not end the thread's work."""
     home.trainer()

@@ -1,4 +1,4 @@
-"""The commands that change a run: pause, resume, snapshot, reduce-lr, rollback, stop; and approve."""
+"""The commands that change a run: pause, resume, snapshot, reduce-lr, rollback, stop; approve and reject."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainswitch_controller.cli.options import (
     resolve_home,
 )
 from trainswitch_controller.cli.output import Report
-from trainswitch_controller.cli.waiting import report_command, wait_for_answer
+from trainswitch_controller.cli.waiting import describe, report_command, wait_for_answer
 
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the journal.", show_default=False)
@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
         name = function.__name__.replace("_", "-")
         app.command(name, epilog=f"Example: {example}")(_with_common_options(function))
     app.command(epilog="Example: trainswitch approve 01J9ZQ4T")(approve)
+    app.command(epilog='Example: trainswitch reject 01J9ZQ4T --reason "the spike was one bad file"')(reject)
 
 
 def pause(
@@ -77,13 +78,17 @@ def rollback(
         int | None,
         typer.Option("--step", help="Load the checkpoint of this step.", show_default="newest stable one"),
     ] = None,
+    before_step: Annotated[
+        int | None,
+        typer.Option("--before-step", help="Load the newest stable one up to this step.", show_default="any"),
+    ] = None,
     lr_factor: Annotated[
         float | None,
         typer.Option("--lr-factor", help="Multiply the learning rates afterwards.", show_default="unchanged"),
     ] = None,
 ) -> Action:
     """Put a run back to a checkpoint."""
-    return "rollback", _given(step=step, lr_factor=lr_factor)
+    return "rollback", _given(step=step, before_step=before_step, lr_factor=lr_factor)
 
 
 def stop(
@@ -110,6 +115,22 @@ def approve(
         if wait:
             command = wait_for_answer(client, command, timeout)
     raise typer.Exit(report_command(Report(as_json=as_json), command))
+
+
+def reject(
+    command_id: Annotated[str, typer.Argument(metavar="COMMAND_ID", show_default=False)],
+    reason: ReasonOption = "",
+    controller: ControllerOption = None,
+    token_file: TokenFileOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Reject a command that the policy's mode 'approve' holds back; its alert does not propose it again."""
+    with connect(resolve_home(home), controller, token_file) as client:
+        command = client.reject(command_id, reason)
+    report = Report(as_json=as_json)
+    report.say(f"{describe(command)} was rejected.")
+    report.result({"command": command})
 
 
 def _send(

@@ -9,11 +9,33 @@ import typer
 
 from trainswitch.errors import TrainswitchError
 from trainswitch.version import version
-from trainswitch_controller.cli import actions, demo, metrics_command, queries, serve, stack_commands
+from trainswitch_controller.cli import (
+    actions,
+    demo,
+    metrics_command,
+    policy,
+    queries,
+    replay_command,
+    rules,
+    serve,
+    stack_commands,
+    tune_command,
+)
 from trainswitch_controller.cli.errors import exit_code_of
 from trainswitch_controller.cli.output import complain
 
-_COMMANDS = (demo, stack_commands, queries, actions, serve, metrics_command)
+_COMMANDS = (
+    demo,
+    stack_commands,
+    queries,
+    actions,
+    serve,
+    replay_command,
+    tune_command,
+    rules,
+    policy,
+    metrics_command,
+)
 """Modules with ``register(app)``, in the order in which the help lists their commands."""
 
 

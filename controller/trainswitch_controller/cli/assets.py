@@ -25,6 +25,11 @@ def assets_folder() -> Path:
     )
 
 
+def runbooks_folder() -> Path:
+    """Return the folder that holds a page for each alert."""
+    return assets_folder() / "docs" / "runbooks"
+
+
 def default_policy() -> Path:
     """Return the path of the policy that holds where none was asked for."""
     return assets_folder() / "policies" / "conservative.yml"

@@ -81,6 +81,19 @@ class ControllerClient:
         """Approve a command that waits for it, and return it."""
         return self._one("command", "POST", f"/commands/{quote(identifier, safe='')}/approve")
 
+    def reject(self, identifier: str, reason: str) -> dict[str, Any]:
+        """Reject a command that waits for approval, and return it."""
+        path = f"/commands/{quote(identifier, safe='')}/reject"
+        return self._one("command", "POST", path, {"reason": reason})
+
+    def explain(self, alertname: str, run: str | None) -> dict[str, Any]:
+        """Return what the controller's policy would do about an alert now, and why."""
+        query: dict[str, str | int | None] = {"run": run}
+        found = self._call("GET", f"/policy/{quote(alertname, safe='')}", query=query).get("explanation")
+        if not isinstance(found, dict):
+            raise self._stranger()
+        return found
+
     def commands(self, run: str | None, limit: int) -> list[dict[str, Any]]:
         """Return commands, newest first."""
         return self._list("commands", "/commands", run=run, limit=limit)

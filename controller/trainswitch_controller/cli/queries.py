@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def _show_runs(report: Report, runs: list[dict[str, Any]]) -> None:
         report.say("No run has reported yet.")
         return
     report.table(
-        ("RUN", "STATE", "STEP", "REPORTED", "ANSWERED", "PROBLEM"),
+        ("RUN", "STATE", "STEP", "REPORTED", "ANSWERED", "TO APPROVE", "PROBLEM"),
         (
             (
                 row["run"],
@@ -120,6 +121,7 @@ def _show_runs(report: Report, runs: list[dict[str, Any]]) -> None:
                 row["step"],
                 ago(row["updated_at"]),
                 row["applied_seq"],
+                row.get("awaiting_approval") or None,
                 row["error"],
             )
             for row in runs
@@ -149,6 +151,9 @@ def _show_run(report: Report, document: dict[str, Any]) -> None:
     if document["commands"]:
         report.say("Commands without an answer:")
         _show_commands(report, document["commands"])
+    if document.get("unapproved"):
+        report.say("Commands of the last day that nobody approved in time, or that were rejected:")
+        _show_commands(report, document["unapproved"])
 
 
 def _show_commands(report: Report, rows: list[dict[str, Any]]) -> None:
@@ -156,17 +161,38 @@ def _show_commands(report: Report, rows: list[dict[str, Any]]) -> None:
         report.say("No command has been given.")
         return
     report.table(
-        ("COMMAND", "RUN", "ACTION", "STATE", "STEP", "GIVEN", "BY", "DETAIL"),
+        ("COMMAND", "RUN", "ACTION", "STATE", "STEP", "GIVEN", "BY", "ALERT SINCE", "DETAIL"),
         (
             (
-                *(row.get(key) for key in ("id", "run", "action", "state", "step")),
+                *(row.get(key) for key in ("id", "run", "action")),
+                _state(row),
+                row.get("step"),
                 ago(row.get("created_at")),
                 row.get("alertname") or row.get("source"),
+                _recovery(row),
                 row.get("detail") or row.get("reason"),
             )
             for row in rows
         ),
     )
+
+
+def _state(row: dict[str, Any]) -> str | None:
+    """Return a command's state, with the time that is left for its approval."""
+    state: str | None = row.get("state")
+    if state != "awaiting_approval":
+        return state
+    return f"{state} ({max(0.0, row['expires_at'] - time.time()):.0f} s left)"
+
+
+def _recovery(row: dict[str, Any]) -> str | None:
+    """Say what the alert has done since it was answered with the command."""
+    said = (
+        f"{one['result']} after {one['seconds']:.0f} s"
+        + (f", {one['steps']} steps" if one["steps"] is not None else "")
+        for one in row.get("recovery") or ()
+    )
+    return "; ".join(said) or None
 
 
 def _runs_in(control: Path) -> list[dict[str, Any]]:

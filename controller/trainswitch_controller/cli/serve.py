@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainswitch_controller.cli.assets import default_policy
+from trainswitch_controller.cli.assets import default_policy, runbooks_folder
 from trainswitch_controller.cli.errors import CliError
 from trainswitch_controller.cli.options import HomeOption, resolve_home
 from trainswitch_controller.cli.tokens import alertmanager_token_path, ensure_token, operator_token_path
@@ -56,6 +56,10 @@ def serve(
             show_default="<home>/tokens/operator, made if missing",
         ),
     ] = None,
+    relays: Annotated[
+        Path | None,
+        typer.Option("--relays", metavar="FILE", help="Relays to SMS gateways, chat robots and the like."),
+    ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain (PEM).")
     ] = None,
@@ -86,6 +90,8 @@ def serve(
             "alertmanager_token_file": alertmanager_token_file
             or ensure_token(alertmanager_token_path(folder)),
             "operator_token_file": operator_token_file or ensure_token(operator_token_path(folder)),
+            "relays": relays,
+            "runbooks_dir": runbooks_folder(),
             "host": host,
             "port": port,
             "tls_cert": tls_cert,

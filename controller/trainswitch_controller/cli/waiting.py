@@ -11,6 +11,7 @@ from trainswitch_controller.cli.errors import EXIT_FAILED, ControllerUnreachable
 from trainswitch_controller.cli.output import Report, complain, console
 
 _POLL_INTERVAL_S = 0.1
+_ENDS = (*RESULTS, "rejected")
 
 
 def wait_for_answer(client: ControllerClient, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def wait_for_answer(client: ControllerClient, command: dict[str, Any], timeout_s
     deadline = time.monotonic() + timeout_s
     where = describe(command)
     with console(stderr=True).status(f"{where}: waiting for the trainer") as progress:
-        while command["state"] not in RESULTS:
+        while command["state"] not in _ENDS:
             if time.monotonic() >= deadline:
                 raise WaitTimeout(
                     f"{where} is still {spoken_state(command)} after {timeout_s:g} s: "
@@ -53,7 +54,7 @@ def report_command(report: Report, command: dict[str, Any]) -> int:
     text = f"{describe(command)}: {spoken_state(command)}{step}{took}" + (f" ({detail})" if detail else "")
     report.say(text + ".")
     report.result({"command": command})
-    failed = command["state"] in RESULTS and command["state"] != "applied"
+    failed = command["state"] in _ENDS and command["state"] != "applied"
     return EXIT_FAILED if failed else 0
 
 

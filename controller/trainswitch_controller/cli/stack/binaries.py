@@ -38,11 +38,19 @@ def find_binaries(bin_dirs: Sequence[Path] = ()) -> dict[ServiceName, Path]:
     found = {name: path for name in _NAMES if (path := _find(name, bin_dirs)) is not None}
     missing = [name for name in _PACKAGES if name not in found]
     if missing:
-        raise MissingBinary(
-            f"{_spoken(missing)} not installed: not in --bin-dir, on PATH or in "
-            f"{' or '.join(EXTRA_FOLDERS['prometheus'])}; run 'sudo apt-get install "
-            f"{' '.join(_PACKAGES[name] for name in missing)}', or name the binaries' folder with --bin-dir."
-        )
+        raise MissingBinary(_how_to_install(missing))
+    return found
+
+
+def find_prometheus(bin_dirs: Sequence[Path] = ()) -> Path:
+    """Return the absolute path of Prometheus, for what needs nothing else.
+
+    Raises:
+        MissingBinary: it is not installed.
+    """
+    found = _find("prometheus", bin_dirs)
+    if found is None:
+        raise MissingBinary(_how_to_install(["prometheus"]))
     return found
 
 
@@ -67,6 +75,14 @@ def _find(name: ServiceName, bin_dirs: Sequence[Path]) -> Path | None:
             if path is not None:
                 return Path(path).absolute()
     return None
+
+
+def _how_to_install(missing: Sequence[ServiceName]) -> str:
+    return (
+        f"{_spoken(missing)} not installed: not in --bin-dir, on PATH or in "
+        f"{' or '.join(EXTRA_FOLDERS['prometheus'])}; run 'sudo apt-get install "
+        f"{' '.join(_PACKAGES[name] for name in missing)}', or name the binaries' folder with --bin-dir."
+    )
 
 
 def _spoken(missing: Sequence[ServiceName]) -> str:

@@ -8,12 +8,17 @@ from trainswitch.files import write_atomically
 from trainswitch_controller.cli.assets import assets_folder
 from trainswitch_controller.cli.errors import StackError
 from trainswitch_controller.cli.stack.record import stack_folder
-from trainswitch_controller.cli.stack.render import Addresses, render_alertmanager, render_prometheus
+from trainswitch_controller.cli.stack.render import (
+    Addresses,
+    render_alertmanager,
+    render_links,
+    render_prometheus,
+)
 from trainswitch_controller.cli.tokens import alertmanager_token_path
 
 
 def write_configurations(home: Path, addresses: Addresses) -> None:
-    """Write ``prometheus.yml`` and ``alertmanager.yml`` of the stack in `home`.
+    """Write ``prometheus.yml``, ``alertmanager.yml`` and its ``links.tmpl`` of the stack in `home`.
 
     Raises:
         RenderError: a committed configuration cannot be turned into a local one.
@@ -34,8 +39,10 @@ def write_configurations(home: Path, addresses: Addresses) -> None:
                 alertmanager.read_text(encoding="utf-8"),
                 source=alertmanager,
                 token_file=alertmanager_token_path(home),
+                links=stack_folder(home) / "links.tmpl",
                 addresses=addresses,
             ),
+            "links.tmpl": render_links(addresses),
         }
         for name, text in rendered.items():
             write_atomically(stack_folder(home) / name, text.encode())

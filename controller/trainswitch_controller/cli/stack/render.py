@@ -8,7 +8,7 @@ stack with a dead end in it would look healthy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,23 +43,42 @@ def render_prometheus(text: str, *, source: Path, targets: Path, addresses: Addr
     return _render(text, source, hosts, {_TARGETS: str(targets / "*.json")})
 
 
-def render_alertmanager(text: str, *, source: Path, token_file: Path, addresses: Addresses) -> str:
+def render_alertmanager(
+    text: str, *, source: Path, token_file: Path, links: Path, addresses: Addresses
+) -> str:
     """Return ``alertmanager.yml`` for this machine.
 
     Args:
         text: the committed file.
         source: its path; relative paths in it are relative to it.
         token_file: what is sent to the controller as bearer token.
+        links: templates with the addresses of links in notifications, which replace the committed ones.
         addresses: where every service listens.
 
     Raises:
         RenderError: the file is not YAML, or something in it would not work here.
     """
-    return _render(text, source, addresses, {_TOKEN: str(token_file)})
+    return _render(text, source, addresses, {_TOKEN: str(token_file)}, templates=[str(links)])
 
 
-def _render(text: str, source: Path, hosts: Mapping[str, str], mounts: Mapping[str, str]) -> str:
-    """Replace the hosts and the mounted paths, each of which must occur."""
+def render_links(addresses: Addresses) -> str:
+    """Return the templates that say where links in notifications lead: to the services of this machine."""
+    links = {
+        "trainswitch.grafana": f"http://{addresses['grafana']}",
+        "trainswitch.runbooks": f"http://{addresses['controller']}/runbooks",
+    }
+    return "".join(f'{{{{ define "{name}" }}}}{url}{{{{ end }}}}\n' for name, url in links.items())
+
+
+def _render(
+    text: str,
+    source: Path,
+    hosts: Mapping[str, str],
+    mounts: Mapping[str, str],
+    *,
+    templates: Sequence[str] = (),
+) -> str:
+    """Replace the hosts and the mounted paths, each of which must occur; `templates` come after its own."""
     used: set[str] = set()
 
     def local(where: Where, value: str) -> str:
@@ -73,6 +92,8 @@ def _render(text: str, source: Path, hosts: Mapping[str, str], mounts: Mapping[s
         )
 
     document = _each_string(_load(text, source), (), local)
+    if templates:
+        document["templates"] = [*document.get("templates", []), *templates]  # the last definition holds
     for mount in mounts:
         if mount not in used:
             raise RenderError(
