@@ -4,7 +4,16 @@ TrainswitchError
 └── ControllerError             carries the HTTP status that tells the caller whether a retry can help
     ├── SettingsError           a setting of the controller is not valid (also a ConfigError)
     ├── PolicyError             the policy file is not valid (also a ConfigError)
+    ├── PromqlError             a text is no PromQL expression
+    ├── RuleFileError           a rule file cannot be read, or something in it is not valid
+    ├── ReplayError             recorded runs cannot be replayed
+    │   ├── RecordedRunError    a log cannot be read as a run
+    │   │   └── NotALog         a file or folder holds no log of a run at all
+    │   └── ReplayRulesError    Prometheus's rules cannot be read, or not be followed in a replay
+    ├── TuneError               no limits can be proposed from these runs and labels
+    ├── RelayFileError          the file of relays is not valid (also a ConfigError)
     ├── ServeError              the controller cannot open its port or its TLS files
+    ├── GatewayUnavailable      a relay's gateway cannot be reached, or not now                 502
     ├── TokenError              a token file is missing, empty or readable by others            503
     ├── JournalError            the journal cannot be opened, read or committed                 503
     ├── NotReady                journal and control folder have not been reconciled yet         503
@@ -15,11 +24,13 @@ TrainswitchError
         ├── NotFound            no such run or command                                          404
         ├── Conflict            the command's or the run's state does not allow it              409
         ├── BodyTooLarge        the body is over the limit                                      413
+        ├── GatewayRefused      a relay's gateway does not take what it is sent                 422
         └── Unprocessable       JSON, but not what belongs here                                 422
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from trainswitch.errors import ConfigError, TrainswitchError
@@ -43,8 +54,55 @@ class PolicyError(ControllerError, ConfigError):
     """The policy file cannot be read, or a key or value in it is not valid."""
 
 
+class PromqlError(ControllerError):
+    """A text is no PromQL expression."""
+
+
+class ReplayError(ControllerError):
+    """Recorded runs cannot be replayed."""
+
+
+class RecordedRunError(ReplayError):
+    """A log cannot be read, or is not a log of a run."""
+
+
+class NotALog(RecordedRunError):
+    """A file or folder holds no log of a run at all; among others it can be left out."""
+
+
+class ReplayRulesError(ReplayError):
+    """A rule file of Prometheus cannot be read, or a rule in it cannot be followed in a replay."""
+
+
+class TuneError(ControllerError):
+    """No limits can be proposed: labels are not valid, or the runs say nothing about any signal."""
+
+
+class RuleFileError(ControllerError):
+    """A rule file cannot be read, or something in it is not valid.
+
+    Attributes:
+        faults: every sentence of its own, with file, line and column.
+    """
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        count = f"{len(faults)} faults:\n" if len(faults) > 1 else ""
+        super().__init__(count + "\n".join(faults))
+        self.faults = tuple(faults)
+
+
 class ServeError(ControllerError):
     """The controller cannot open its port or its TLS files."""
+
+
+class RelayFileError(ControllerError, ConfigError):
+    """The file of relays cannot be read, or a relay in it is not valid."""
+
+
+class GatewayUnavailable(ControllerError):
+    """A relay's gateway cannot be reached, or asks for a later attempt."""
+
+    status = 502
 
 
 class TokenError(ControllerError):
@@ -103,6 +161,12 @@ class BodyTooLarge(RequestError):
     """The body is larger than the limit."""
 
     status = 413
+
+
+class GatewayRefused(RequestError):
+    """A relay's gateway does not take what it is sent; repeating it cannot help."""
+
+    status = 422
 
 
 class Unprocessable(RequestError):

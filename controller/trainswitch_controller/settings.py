@@ -27,6 +27,10 @@ class Settings(Strict):
     """Bearer token that Alertmanager presents at the webhook; readable by its owner only."""
     operator_token_file: Path
     """Bearer token that people and scripts present at every other ``/api/v1`` address."""
+    relays: Path | None = None
+    """The YAML file of relays: gateways to which Alertmanager's webhooks are passed on as short texts."""
+    runbooks_dir: Path | None = None
+    """Folder with ``<Alert>.md``; ``/runbooks/<Alert>``, where notifications' links lead, serves it."""
     host: str = "127.0.0.1"
     """Address to listen at; anything but loopback should have TLS."""
     port: int = Field(default=9095, ge=0, le=65535)

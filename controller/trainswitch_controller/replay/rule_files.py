@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainswitch_controller.rulebook import PrometheusRule
 
 _NOT_FOLLOWED = frozenset({"labels", "limit", "query_offset"})
-DEFAULT_INTERVAL = 15.0
+DEFAULT_INTERVAL = 1.0
 """Seconds between evaluations of a group that names no interval, as in prometheus.yml."""
 
 
