@@ -27,12 +27,14 @@ class PhaseConfig(Section):
 class LimitConfig(Section):
     """One absolute limit; it holds during the warm-up of the statistics, too."""
 
-    signal: Literal["loss", "grad_norm", "loss_ratio"]
-    """``loss_ratio`` is the largest loss of the trend window over its median; it holds after the warm-up."""
+    signal: Literal["loss", "grad_norm", "loss_ratio", "learning_rate_unchanged_steps"]
+    """``loss_ratio`` is the largest loss of the trend window over its median; it holds after the warm-up.
+    ``learning_rate_unchanged_steps`` is for how many steps the schedule may leave the learning rate alone."""
     bound: Literal["upper"] = "upper"
     severity: Literal["warning", "critical"] = "critical"
     """``warning``: a step seen above it is told to people. ``critical``: that, and an intervention is asked
-    for when `steps` of them, and a certain share of all, lie above it. ``loss_ratio`` only warns."""
+    for when `steps` of them, and a certain share of all, lie above it. Only ``loss`` and ``grad_norm`` can be
+    critical."""
     value: float
     steps: int | None = Field(default=None, ge=3, le=100)
     """How many of the steps that scrapes see have to lie above it within 5 seconds, or 1 or 15 minutes,
@@ -49,8 +51,8 @@ class LimitConfig(Section):
 
     @model_validator(mode="after")
     def _read_by_a_rule(self) -> LimitConfig:
-        if self.severity == "critical" and self.signal == "loss_ratio":
-            raise ValueError("a loss_ratio only warns, because a single spike heals: add 'severity: warning'")
+        if self.severity == "critical" and self.signal not in ("loss", "grad_norm"):
+            raise ValueError(f"{self.signal} only warns and asks for no action: add 'severity: warning'")
         if self.severity == "warning" and self.steps is not None:
             raise ValueError("steps has no effect on a warning, which one step causes: remove it")
         return self

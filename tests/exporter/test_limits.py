@@ -155,6 +155,10 @@ def test_the_configuration_gives_the_limits_of_a_phase() -> None:
         ),
         ({"limits": [{"signal": "loss_ratio", "value": 3}]}, "only warns.*add 'severity: warning'"),
         (
+            {"limits": [{"signal": "learning_rate_unchanged_steps", "value": 3}]},
+            "learning_rate_unchanged_steps only warns.*add 'severity: warning'",
+        ),
+        (
             {"limits": [{"signal": "loss", "value": 3, "severity": "warning", "steps": 5}]},
             "no effect on a warning",
         ),

@@ -381,17 +381,18 @@ def test_without_state_snapshot_and_rollback_are_refused(home: Path, new_monitor
     assert [result.result for result in status.results] == ["refused"] * 3
 
 
-def test_several_ranks_refuse_commands_rather_than_disagree(
+def test_ranks_that_never_appear_keep_commands_from_being_carried_out(
     home: Path, monkeypatch: pytest.MonkeyPatch, new_monitor: MonitorFactory
 ) -> None:
-    """Until ranks can agree on a step, a command to one of them would hang the others."""
+    """A command to some of a run's ranks would hang the others, so it is refused and the absent are named."""
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("trainswitch.intervention.rank_group.ASSEMBLE_SECONDS", 0.0)
     loop = Loop(home, new_monitor)
     loop.train(1)
     loop.command("pause")
     loop.train(1)
     assert loop.status().results[-1].result == "refused"
-    assert "2 ranks" in loop.status().results[-1].detail
+    assert "no word in the control folder from rank 1" in loop.status().results[-1].detail
 
 
 def test_registration_comes_and_goes(home: Path, new_monitor: MonitorFactory) -> None:

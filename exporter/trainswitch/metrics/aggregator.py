@@ -11,14 +11,14 @@ import math
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from trainswitch.config import MonitorConfig
 from trainswitch.intervention.commands import ENDED_STATES, RUN_STATES, RunState
-from trainswitch.metrics.catalogue import QUANTILES
-from trainswitch.metrics.exposition import let_others_run
+from trainswitch.metrics.catalogue import AUTOCORRELATION_STEPS, EXCESS_LABELS, QUANTILES
 from trainswitch.metrics.limit_series import LimitSeries
+from trainswitch.metrics.python_lock import let_others_run
 from trainswitch.metrics.registry import MetricRegistry
 from trainswitch.processes import PROCESS_STATES, ProcessState
 from trainswitch.recording.records import (
@@ -26,6 +26,7 @@ from trainswitch.recording.records import (
     FIRST_LEARNING_RATE,
     LAYER_SIGNALS,
     LAYERS_INLINE,
+    MEMORY_KINDS,
     Kind,
     Record,
     Value,
@@ -33,15 +34,29 @@ from trainswitch.recording.records import (
 from trainswitch.recording.ring import RingReader
 from trainswitch.sinks.group import open_sinks
 from trainswitch.sinks.sink import Derived
-from trainswitch.statistics.state import Statistics
+from trainswitch.statistics.excess import Lasting
+from trainswitch.statistics.state import STREAK_SIGNALS, Statistics
+from trainswitch.statistics.streaks import STREAK_STEPS
 from trainswitch.statistics.throughput import utilization
 
 logger = logging.getLogger("trainswitch")
 
-DRAIN_INTERVAL_SECONDS = 0.25
+DRAIN_INTERVAL_SECONDS = 1.0
+"""Each waking costs the training thread more than the few records of a second do."""
+_HURRY_SECONDS = 0.05
+_HURRY_SHARE = 8
 _RECORDS_AT_A_TIME = 4
 _MOMENTS_A_DRAIN = 16
+_LEARNING_RATE_ACTIONS = ("reduce_lr", "set_lr")
 _WAITING_SINCE = "train_collective_waiting_since_timestamp_seconds"
+_LASTING: dict[str, tuple[bool, Callable[[Statistics], Lasting]]] = {
+    "train_loss_excess_sigmas": (False, lambda s: s.excess.lasting),
+    "train_loss_rise_ratio": (True, lambda s: s.rise.lasting),
+    "train_grad_norm_excess_ratio": (False, lambda s: s.gradients_lasting),
+}
+"""What most of the last steps reach: metric → whether it holds in warm-up, and where it is."""
+_ALLOCATOR_COUNTERS = ("train_cuda_alloc_retries_total", "train_cuda_ooms_total")
+_STANDING_STATES = (*ENDED_STATES, "paused")
 
 
 class Aggregator:
@@ -96,9 +111,23 @@ class Aggregator:
             Kind.LAYERS: self._on_layers,
             Kind.CHECKSUM: self._on_checksum,
             Kind.NONFINITE: lambda r: self._count("train_nonfinite_total", r.label),
+            Kind.MEMORY: self._on_memory,
             Kind.COLLECTIVE: self._on_collective,
             Kind.COLLECTIVE_WAITING: lambda r: self._set(_WAITING_SINCE, r.values[0], r.label),
         }
+        self._allocator_counts: dict[str, float] = {}
+        self._on_demand: tuple[tuple[tuple[str, ...], Callable[[], None]], ...] = (
+            (("train_loss_center", "train_loss_sigma"), self._show_loss_limits),
+            (("train_model_flops_utilization_ratio",), self._show_utilization),
+            (("train_loss_slope", "train_loss_slope_stderr", "train_loss_window"), self._show_trend),
+            (("train_loss_level",), self._show_level),
+            (tuple(_LASTING), self._show_lasting),
+            (("train_loss_autocorrelation",), self._show_autocorrelation),
+            (("train_grad_norm_climb_ratio",), self._show_climb),
+            (("train_grad_norm_quantile",), self._show_quantiles),
+            (tuple(f"train_{signal}_streak" for signal in STREAK_SIGNALS), self._show_streaks),
+        )
+        """Metrics that are worked out at a scrape, and what works them out."""
         layers, activations = meta.get("layers", ()), meta.get("activations", ())
         self._layers = dict(zip(LAYER_SIGNALS, (layers, layers, layers, activations), strict=True))
         self._describe(meta, config, version)
@@ -109,10 +138,11 @@ class Aggregator:
         self._set("train_run_info", 1, meta["node"], meta["framework"])
         self._set("train_world_size", meta["world_size"])
         for op in COLLECTIVES if meta["world_size"] > 1 else ():
-            self.metrics.histogram("train_collective_seconds", op)
             self._set(_WAITING_SINCE, 0, op)
         self._set("train_start_timestamp_seconds", meta["started_at"])
         self._set("train_config_info", 1, config.sha256)
+        if meta["rank"] == 0:
+            self._set("train_checkpoint_interval_steps", config.checkpoint.interval_steps)
         self._set("trainswitch_build_info", 1, version, platform.python_version())
         self._set("train_baseline_ready", float(self._statistics.baseline.ready))
         self._state("init")
@@ -150,8 +180,14 @@ class Aggregator:
             self._write_sinks(self._sinks.close)
 
     def _run(self) -> None:
-        while not self._stop.wait(DRAIN_INTERVAL_SECONDS):
-            self.drain()
+        pause = DRAIN_INTERVAL_SECONDS
+        while not self._stop.wait(pause):
+            with self._lock:
+                taken = self._drain()
+            # Thousands of steps a second must not overrun the ring.
+            pause = (
+                _HURRY_SECONDS if taken > self._reader.capacity // _HURRY_SHARE else DRAIN_INTERVAL_SECONDS
+            )
             self._write_sinks(self._sinks.flush)
 
     def _write_sinks(self, write: Callable[[], None]) -> None:
@@ -164,6 +200,16 @@ class Aggregator:
         with self._lock:
             self._drain()
 
+    def take(self, records: Iterable[Record], wanted: Container[str]) -> None:
+        """Take in records that come from elsewhere than the ring, and bring the `wanted` metrics up to date.
+
+        For logs of runs that are over: no thread and no scrape are served beside it.
+        """
+        with self._lock:
+            for record in records:
+                self._take(record)
+            self._refresh(wanted)
+
     def render(self) -> bytes:
         """Return the samples as of now, in Prometheus's text format."""
         with self._lock:
@@ -175,7 +221,8 @@ class Aggregator:
             self._reader.mark_counted()
         return text
 
-    def _drain(self) -> None:
+    def _drain(self) -> int:
+        """Take in all records that are in the ring, and return their number."""
         start = time.thread_time()
         dropped = self._reader.dropped
         records = self._reader.drain()
@@ -187,6 +234,7 @@ class Aggregator:
                 let_others_run()
         self._count("trainswitch_records_dropped_total", amount=self._reader.dropped - dropped)
         self._count("trainswitch_overhead_seconds_total", "aggregate", amount=time.thread_time() - start)
+        return len(records)
 
     def _take(self, record: Record) -> None:
         handler = self._handlers.get(record.kind)
@@ -226,34 +274,32 @@ class Aggregator:
 
     def _on_restored(self, record: Record) -> None:
         self._statistics.rewind(record.step)
-        self._limits.advance(record.step)
+        self._advance_limits(record.step)
         self._set("train_step", record.step)
 
     def _on_step(self, record: Record) -> None:
         if self._statistics.advance(record.step):
             self._count("train_baseline_restarts_total")
             self._show_statistics()
-        self._limits.advance(record.step)
+        self._advance_limits(record.step)
         self._set("train_step", record.step)
         self._count("train_steps_total")
         self._set("train_last_step_timestamp_seconds", record.time)
         loss = record.get(Value.LOSS)
         norm = record.get(Value.GRAD_NORM)
+        self._statistics.take_streaks(
+            record.time,
+            record.get(Value.EPOCH),
+            loss=loss,
+            grad_norm=norm if record.label != "loss_scale" else None,
+        )
         seconds = record.get(Value.STEP_SECONDS)
         if loss is not None:
             self._on_loss(record.step, loss)
         if norm is not None:
             # Mixed precision overflows now and then by design, and skips such a step: that is no trouble.
             self._on_grad_norm(norm, expected=record.label == "loss_scale")
-        wait = record.get(Value.DATA_WAIT_SECONDS)
-        if seconds is not None:
-            self._observe("train_step_seconds", seconds)
-            self._phase("train", seconds - (wait or 0.0))
-            if self._utilization is not None:
-                self._utilization.update(record.get(Value.TOKENS) or 0.0, seconds)
-        if wait is not None:
-            self._observe("train_data_wait_seconds", wait)
-            self._phase("data", wait)
+        self._on_durations(record, seconds)
         self._count("train_samples_total", amount=record.get(Value.SAMPLES) or 0.0)
         self._count("train_tokens_total", amount=record.get(Value.TOKENS) or 0.0)
         self._count("train_grad_clips_total", amount=record.get(Value.CLIPPED) or 0.0)
@@ -266,10 +312,20 @@ class Aggregator:
                 self._set(name, given)
         if record.label:
             self._count("train_skipped_steps_total", record.label)
-        for group in range(int(record.get(Value.LEARNING_RATES) or 0)):
-            self._learning_rate(group, record.values[FIRST_LEARNING_RATE + group])
+        self._on_learning_rates(record)
         if self._statistics.baseline.update(loss=loss, grad_norm=norm, step_seconds=seconds):
             self._show_baseline()
+
+    def _on_durations(self, record: Record, seconds: float | None) -> None:
+        wait = record.get(Value.DATA_WAIT_SECONDS)
+        if seconds is not None:
+            self._observe("train_step_seconds", seconds)
+            self._phase("train", seconds - (wait or 0.0))
+            if self._utilization is not None:
+                self._utilization.update(record.get(Value.TOKENS) or 0.0, seconds)
+        if wait is not None:
+            self._observe("train_data_wait_seconds", wait)
+            self._phase("data", wait)
 
     def _show_statistics(self) -> None:
         """Show what is otherwise only shown when it changes."""
@@ -289,12 +345,27 @@ class Aggregator:
             self._count("train_nonfinite_total", "loss")
             return
         deviation = self._statistics.take_loss(step, loss)
+        self._on_excess(step, loss)
         if deviation is None:
             return
         self._observe("train_step_loss_deviation_sigmas", deviation.sigmas)
         self._set("train_loss_chart", deviation.chart)
         if deviation.recentered:
             self._count("train_loss_recenters_total")
+
+    def _on_excess(self, step: int, loss: float) -> None:
+        rise = self._statistics.rise.update(loss)
+        if rise is not None:
+            self._observe("train_step_loss_rise_ratio", rise)
+        excess = self._statistics.take_loss_excess(step, loss)
+        if excess is not None:
+            self._observe_excess("train_step_loss_excess_sigmas", excess)
+
+    def _observe_excess(self, name: str, excess: tuple[float, float | None]) -> None:
+        if self._statistics.baseline.ready:
+            for steps, value in zip(EXCESS_LABELS, excess, strict=True):
+                if value is not None:
+                    self._observe(name, value, steps)
 
     def _on_grad_norm(self, norm: float, *, expected: bool) -> None:
         self._set("train_grad_norm", norm)
@@ -304,9 +375,10 @@ class Aggregator:
                 self._count("train_nonfinite_total", "grad")
             return
         self._observe("train_step_grad_norm", norm)
-        ratio = self._statistics.gradients.update(norm)
-        if ratio is not None:
-            self._observe("train_step_grad_norm_ratio", ratio)
+        excess = self._statistics.take_grad_norm(norm)
+        if excess is not None:
+            self._observe("train_step_grad_norm_ratio", excess[0])
+            self._observe_excess("train_step_grad_norm_excess_ratio", excess)
 
     def _on_layers(self, record: Record) -> None:
         first = int(record.values[0])
@@ -319,9 +391,17 @@ class Aggregator:
         self._set("train_weight_checksum", record.values[0])
         self._set("train_weight_checksum_step", record.step)
 
+    def _on_memory(self, record: Record) -> None:
+        for kind, value in zip(MEMORY_KINDS, record.values, strict=False):
+            self._set("train_device_memory_bytes", value, kind)
+        for name, total in zip(_ALLOCATOR_COUNTERS, record.values[len(MEMORY_KINDS) :], strict=False):
+            # The allocator counts since the process began; a counter that began anew counts on from here.
+            self._count(name, amount=total - self._allocator_counts.get(name, 0.0))
+            self._allocator_counts[name] = total
+
     def _on_evaluation(self, record: Record) -> None:
         metric, value = record.label, record.values[0]
-        self._statistics.evaluations.update(metric, value)  # refuses what would be a series too many
+        self._statistics.take_evaluation(metric, value)  # refuses what would be a series too many
         self._set("train_eval", value, metric)
         self._count("train_evals_total", metric)
         self.metrics.counter("train_eval_nonfinite_total", metric).inc(not math.isfinite(value))
@@ -332,10 +412,16 @@ class Aggregator:
         for window, moments in evaluations.windows(metric).items():
             for stat, value in vars(moments).items():
                 self._set("train_eval_window", value, metric, window, stat)
+        for window, loss in evaluations.training_losses(metric).items():
+            self._set("train_eval_training_loss", loss, metric, window)
+        self._set("train_eval_noise", evaluations.noise(metric), metric)
         self._set("train_eval_best", evaluations.best(metric), metric)
+        for (side, unit, length), level in self._statistics.evaluation_streaks(metric).items():
+            self._set("train_eval_streak", level, metric, side, unit, str(length))
         self._set("train_eval_direction", 1 if evaluations.direction(metric) == "higher" else -1, metric)
 
     def _on_collective(self, record: Record) -> None:
+        # Not all twelve operations from the start: a run uses two or three of them, and has a thousand ranks.
         self._observe("train_collective_seconds", record.values[0], record.label)
         self._set("train_last_collective_timestamp_seconds", record.time, record.label)
 
@@ -346,10 +432,19 @@ class Aggregator:
     def _on_command(self, record: Record) -> None:
         action, _, result = record.label.partition("/")
         self._count("trainswitch_commands_total", action, result)
+        if action in _LEARNING_RATE_ACTIONS and result == "applied":
+            self._begin_trial()
         self._observe("trainswitch_command_delay_seconds", max(0.0, record.values[0]))
+
+    def _begin_trial(self) -> None:
+        self._statistics.begin_trial()
+        for labels in list(self.metrics.values("train_eval_streak")):
+            self.metrics.remove("train_eval_streak", *labels)
 
     def _state(self, state: str) -> None:
         self.state = state
+        if state in _STANDING_STATES:
+            self._statistics.interrupt()
         self._show_state()
 
     def _show_state(self) -> None:
@@ -377,22 +472,46 @@ class Aggregator:
     def _phase(self, phase: str, seconds: float) -> None:
         self._count("train_phase_seconds_total", phase, amount=seconds)
 
+    def _on_learning_rates(self, record: Record) -> None:
+        self._statistics.rates.begin_step()
+        for group in range(int(record.get(Value.LEARNING_RATES) or 0)):
+            self._learning_rate(group, record.values[FIRST_LEARNING_RATE + group])
+
     def _learning_rate(self, group: int, value: float) -> None:
         self._set("train_learning_rate", value, str(group))
+        rates = self._statistics.rates
+        ratio = rates.take(group, value)
+        if ratio is not None:
+            self._observe("train_learning_rate_ratio", ratio)
+        if rates.unchanged is not None:
+            self._set("train_learning_rate_unchanged_steps", rates.unchanged)
+
+    def _advance_limits(self, step: int) -> None:
+        if self._limits.advance(step):
+            self._statistics.rates.begin_count()
 
     def _derived(self) -> Derived:
         limits = self._statistics.loss_limits()
         return Derived(*limits) if limits is not None else Derived()
 
-    def _refresh(self) -> None:
-        """Work out what is only needed when somebody looks."""
+    def _refresh(self, wanted: Container[str] | None = None) -> None:
+        """Work out what is only needed when somebody looks; only the metrics that are `wanted`, or all."""
+        for names, show in self._on_demand:
+            if wanted is None or any(name in wanted for name in names):
+                show()
+
+    def _show_loss_limits(self) -> None:
         limits = self._statistics.loss_limits()
         if limits is not None:
             self._set("train_loss_center", limits[0])
             self._set("train_loss_sigma", limits[1])
+
+    def _show_utilization(self) -> None:
         used = self._utilization.ratio() if self._utilization is not None else None
         if used is not None:
             self._set("train_model_flops_utilization_ratio", used)
+
+    def _show_trend(self) -> None:
         trend = self._statistics.trend.trend()
         if trend is not None:
             self._set("train_loss_slope", trend.slope)
@@ -400,9 +519,39 @@ class Aggregator:
             self._set("train_loss_window", trend.minimum, "min")
             self._set("train_loss_window", trend.median, "median")
             self._set("train_loss_window", trend.maximum, "max")
+
+    def _show_lasting(self) -> None:
+        for name, (holds_in_warmup, lasting_of) in _LASTING.items():
+            lasting = lasting_of(self._statistics).now
+            shown = holds_in_warmup or self._statistics.baseline.ready
+            self._set(name, lasting if lasting is not None and shown else 0.0)
+
+    def _show_level(self) -> None:
+        level = self._statistics.excess.level()
+        if level is not None:
+            for stat, value in level._asdict().items():
+                self._set("train_loss_level", value, stat)
+
+    def _show_autocorrelation(self) -> None:
+        value = self._statistics.trend.autocorrelation(AUTOCORRELATION_STEPS)
+        if value is not None:
+            self._set("train_loss_autocorrelation", value)
+
+    def _show_climb(self) -> None:
+        ratio = self._statistics.gradients.climb()
+        if ratio is not None:
+            self._set("train_grad_norm_climb_ratio", ratio)
+
+    def _show_quantiles(self) -> None:
         values = self._statistics.gradients.quantiles([float(name) for name in QUANTILES])
         for name, value in zip(QUANTILES, values, strict=False):
             self._set("train_grad_norm_quantile", value, name)
+
+    def _show_streaks(self) -> None:
+        for signal, streaks in self._statistics.streaks.items():
+            for side, levels in streaks.levels().items():
+                for steps, level in zip(STREAK_STEPS, levels, strict=False):
+                    self._set(f"train_{signal}_streak", level, side, str(steps))
 
     def _set(self, name: str, value: float, *labels: str) -> None:
         self.metrics.gauge(name, *labels).set(value)

@@ -12,6 +12,9 @@ from typing import Literal
 from trainswitch.errors import CHECKPOINT_FAILURE_REASONS, CONTROL_FILE_REASONS
 from trainswitch.intervention.commands import ACTIONS, RESULTS, RUN_STATES
 from trainswitch.processes import PROCESS_STATES
+from trainswitch.recording.records import MEMORY_KINDS
+from trainswitch.statistics.excess import EXCESS_STEPS
+from trainswitch.statistics.streaks import STREAK_EVALUATIONS, STREAK_STEPS
 
 COMMON_LABELS = ("run", "rank")
 
@@ -58,9 +61,17 @@ GRAD_NORM_BUCKETS = (
     1e6,
 )
 COLLECTIVE_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0, 600.0)
+RATE_RATIO_BUCKETS = (0.0008, 0.008, 0.08, 0.18, 0.4, 0.9, 1.0, 1.1, 2.5, 5.5, 12.0, 120.0, 1200.0)
+"""Off the factors of usual schedules (2, 5, 10, 100), whose ratios may round to either side of themselves."""
 RATIO_BUCKETS = (0.01, 0.1, 0.3, 0.5, 0.8, 1.0, 1.25, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+EXCESS_BUCKETS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
+EXCESS_RATIO_BUCKETS = (2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 100.0)
+RISE_BUCKETS = (1.1, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
 
+EXCESS_LABELS = tuple(map(str, EXCESS_STEPS))
+AUTOCORRELATION_STEPS = 64
 WINDOWS = ("recent", "reference")
+STREAK_SIDES = ("upper", "lower")
 PHASES = ("train", "data", "evaluate", "checkpoint", "paused")
 NONFINITE_SOURCES = ("loss", "grad", "weight", "activation")
 SKIP_REASONS = ("loss_scale", "guard", "user")
@@ -153,12 +164,50 @@ CATALOGUE: tuple[Metric, ...] = (
         "Signed deviation of each step's loss from the centre line, in sigmas; has no _sum.",
         DEVIATION_BUCKETS,
     ),
+    _histogram(
+        "train_step_loss_excess_sigmas",
+        "How far the loss lies above the median of the 32 before it, in sigmas of their spread: each step's "
+        "(steps 1), and what 3 of the last 5 steps reach (steps 3). After the warm-up only.",
+        EXCESS_BUCKETS,
+        steps=EXCESS_LABELS,
+    ),
+    _histogram(
+        "train_step_loss_rise_ratio",
+        "What 3 of the last 5 losses reach, over the first loss of the run; in warm-up, too. Nothing where "
+        "that was below 0.01, or where a loss was not positive.",
+        RISE_BUCKETS,
+    ),
+    _gauge(
+        "train_loss_excess_sigmas",
+        "What 3 of the last 5 steps reach of train_step_loss_excess_sigmas; 0 in warm-up and while paused.",
+    ),
+    _gauge(
+        "train_loss_rise_ratio",
+        "What 3 of the last 5 losses reach, over the run's first loss; 0 where unknown and while paused.",
+    ),
+    _gauge(
+        "train_loss_level",
+        "Median of the last 32 losses (recent), the lowest it ever was (best), and their spread (sigma).",
+        stat=("recent", "best", "sigma"),
+    ),
+    _gauge(
+        "train_loss_autocorrelation",
+        "Autocorrelation at lag 1 of the last 64 losses about their line: near -1 if they jump up and down; "
+        "needs a trend window of as many steps.",
+    ),
     _gauge("train_loss_slope", "Least-squares slope of the loss over the trend window, per step."),
     _gauge("train_loss_slope_stderr", "Standard error of train_loss_slope."),
     _gauge(
         "train_loss_window",
         "Statistic of the finite losses in the trend window.",
         stat=("min", "median", "max"),
+    ),
+    _gauge(
+        "train_loss_streak",
+        "Highest level that so many steps in a row reached (upper), or lowest that none of them exceeded "
+        "(lower): the best streak of the last 30 s and the last step; infinite where there was none.",
+        side=STREAK_SIDES,
+        steps=tuple(map(str, STREAK_STEPS)),
     ),
     # gradients
     _gauge(
@@ -174,9 +223,32 @@ CATALOGUE: tuple[Metric, ...] = (
         "Quantile of the gradient norm over the gradient window.",
         quantile=QUANTILES,
     ),
+    _gauge(
+        "train_grad_norm_streak",
+        "The same of the gradient norm as train_loss_streak of the loss; steps that overflowed under "
+        "automatic mixed precision are left out.",
+        side=STREAK_SIDES,
+        steps=tuple(map(str, STREAK_STEPS)),
+    ),
     _histogram("train_step_grad_norm", "Gradient norm of each step, before clipping.", GRAD_NORM_BUCKETS),
     _histogram(
         "train_step_grad_norm_ratio", "Gradient norm of each step over its trailing median.", RATIO_BUCKETS
+    ),
+    _histogram(
+        "train_step_grad_norm_excess_ratio",
+        "Gradient norm over its trailing median: each step's (steps 1), and what 3 of the last 5 steps "
+        "reach (steps 3). After the warm-up only.",
+        EXCESS_RATIO_BUCKETS,
+        steps=EXCESS_LABELS,
+    ),
+    _gauge(
+        "train_grad_norm_excess_ratio",
+        "What 3 of the last 5 steps reach of train_step_grad_norm_excess_ratio; 0 in warm-up and if paused.",
+    ),
+    _gauge(
+        "train_grad_norm_climb_ratio",
+        "Median gradient norm of the last 64 steps over that of the 256 before them; absent until there are "
+        "so many, and where statistics.gradient_window_steps is less than both.",
     ),
     # layers: sampled; a layer is a module of the model, "(other)" is all that have no series of their own
     _gauge(
@@ -223,6 +295,17 @@ CATALOGUE: tuple[Metric, ...] = (
     _counter("train_grad_clips_total", "Steps whose gradients clip_grad_norm_() scaled down."),
     # schedule
     _gauge("train_learning_rate", "Learning rate that the last step used, per parameter group.", group=()),
+    _histogram(
+        "train_learning_rate_ratio",
+        "Learning rate of a step over that of the step before, for each parameter group whose rate changed "
+        "and was 0 at neither.",
+        RATE_RATIO_BUCKETS,
+    ),
+    _gauge(
+        "train_learning_rate_unchanged_steps",
+        "Steps since the learning rate of any parameter group last changed, or since the phase of training "
+        "or the session began.",
+    ),
     # time
     _histogram(
         "train_step_seconds",
@@ -266,6 +349,19 @@ CATALOGUE: tuple[Metric, ...] = (
         "a few seconds, in PyTorch's flight recorder.",
         op=(),
     ),
+    # memory
+    _gauge(
+        "train_device_memory_bytes",
+        "Memory of the rank's CUDA device at the end of a step, as PyTorch's allocator sees it, at most once "
+        "a second: in tensors (allocated; peak is its highest), held for them (reserved), all there is "
+        "(capacity).",
+        kind=MEMORY_KINDS,
+    ),
+    _counter(
+        "train_cuda_alloc_retries_total",
+        "Times that PyTorch's allocator found no room, gave back what it cached, and asked again.",
+    ),
+    _counter("train_cuda_ooms_total", "Out-of-memory errors of PyTorch's allocator, also those caught."),
     # evaluation
     _gauge("train_eval", "Newest value of each evaluation metric.", metric=()),
     _counter("train_evals_total", "Evaluations reported, per metric.", metric=()),
@@ -281,6 +377,27 @@ CATALOGUE: tuple[Metric, ...] = (
         metric=(),
         window=WINDOWS,
         stat=("mean", "variance", "count"),
+    ),
+    _gauge(
+        "train_eval_streak",
+        "Level that so many of the newest evaluations, or of the newest evaluations of so many epochs, all "
+        "reached (upper), or that none of them exceeded (lower).",
+        metric=(),
+        side=STREAK_SIDES,
+        unit=("evaluations", "epochs"),
+        length=tuple(map(str, STREAK_EVALUATIONS)),
+    ),
+    _gauge(
+        "train_eval_training_loss",
+        "Mean training loss at the evaluations of a window: each with the steps since the evaluation before.",
+        metric=(),
+        window=WINDOWS,
+    ),
+    _gauge(
+        "train_eval_noise",
+        "Standard deviation by which a metric scatters from one evaluation to the next, from successive "
+        "differences in both windows; NaN of fewer than three evaluations.",
+        metric=(),
     ),
     _gauge("train_eval_best", "Best value of each evaluation metric, in its better direction.", metric=()),
     _gauge(
@@ -337,6 +454,10 @@ CATALOGUE: tuple[Metric, ...] = (
         "train_checkpoint_step",
         "Step of the newest checkpoint of a kind; absent until there is one.",
         kind=(),
+    ),
+    _gauge(
+        "train_checkpoint_interval_steps",
+        "Steps from one checkpoint to the next, as configured; 0 where only commands ask for one; of rank 0.",
     ),
     _gauge("train_checkpoint_timestamp_seconds", "Unix time of the newest checkpoint of a kind.", kind=()),
     _histogram(

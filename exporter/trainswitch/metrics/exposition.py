@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
 from prometheus_client import CollectorRegistry
@@ -14,7 +14,8 @@ from prometheus_client.utils import floatToGoString
 
 from trainswitch.metrics.python_lock import let_others_run
 
-_LINES_AT_A_TIME = 100
+_LINES_AT_A_TIME = 200
+_FIRST_WITH_EXPONENT = 1_000_000
 
 
 class Values(Protocol):
@@ -22,9 +23,14 @@ class Values(Protocol):
 
     text: str | None
     """The lines of its samples; None since they changed."""
+    series: list[str] | None
+    """What precedes the number in each line; None until they were written once."""
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples."""
+
+    def numbers(self) -> Sequence[float]:
+        """Return the values of the samples alone, in the same order."""
 
 
 class Exposition:
@@ -52,9 +58,13 @@ class Exposition:
             for value in values:
                 text = value.text
                 if text is None:
-                    lines = self._lines(family, value.samples())
-                    text = value.text = "".join(lines)
-                    written += len(lines)
+                    series = value.series
+                    if series is None:
+                        series = value.series = [self._line(family, sample) for sample in value.samples()]
+                    numbers = map(_text_of, value.numbers())
+                    text = "".join([f"{one} {number}\n" for one, number in zip(series, numbers, strict=True)])
+                    value.text = text
+                    written += len(series)
                 parts.append(text)
             if written >= _LINES_AT_A_TIME:
                 written = 0
@@ -78,14 +88,24 @@ class Exposition:
         for sample in samples:
             if sample.name.endswith("_created"):
                 continue
-            key = (sample.name, *sample.labels.values())
-            series = self._series.get(key)
-            if series is None:
-                text = _render(family, [sample])[len(self._header(family)) :]
-                series = self._series[key] = text.rpartition(" ")[0]
-            value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
-            lines.append(f"{series} {value}\n")
+            lines.append(f"{self._line(family, sample)} {_text_of(sample.value)}\n")
         return lines
+
+    def _line(self, family: Family, sample: Sample) -> str:
+        """Return what precedes the value in a sample's line."""
+        key = (sample.name, *sample.labels.values())
+        series = self._series.get(key)
+        if series is None:
+            text = _render(family, [sample])[len(self._header(family)) :]
+            series = self._series[key] = text.rpartition(" ")[0]
+        return series
+
+
+def _text_of(number: float) -> str:
+    if type(number) is int and number < _FIRST_WITH_EXPONENT:
+        return f"{number}.0"
+    text: str = floatToGoString(number)  # type: ignore[no-untyped-call]
+    return text
 
 
 def _render(family: Family, samples: list[Sample]) -> str:

@@ -22,11 +22,17 @@ class LimitSeries:
         self._shown: set[tuple[str, ...]] = set()
         self._show(self._phases.at(step))
 
-    def advance(self, step: int) -> None:
-        """Take the number of the step that the run is at, which may have gone back."""
+    def advance(self, step: int) -> bool:
+        """Take the number of the step that the run is at, which may have gone back.
+
+        Returns:
+            Whether another phase began.
+        """
         phase = self._phases.at(step)
-        if phase != self._phase:
-            self._show(phase)
+        if phase == self._phase:
+            return False
+        self._show(phase)
+        return True
 
     def _show(self, phase: str | None) -> None:
         self._phase = phase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import selectors
 import socket
 import socketserver
 import ssl
@@ -49,6 +50,7 @@ class ScrapeServer:
         """
         self._render = render
         self._scraped = threading.Event()
+        self._wake, self._woken = socket.socketpair()
         self._token = _read_token(config)
         self._server = _bind(config, local_rank) if listener is None else _adopt(listener)
         self._server.context = _tls_context(config, self._server)
@@ -57,8 +59,7 @@ class ScrapeServer:
         self.port: int = self._server.server_port
         self.scheme = "https" if self._server.context else "http"
         self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.1},
+            target=self._serve,
             name="trainswitch-server",
             daemon=True,
         )
@@ -91,9 +92,19 @@ class ScrapeServer:
     def close(self) -> None:
         """Stop answering and free the port."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            self._wake.send(b"end")
             self._thread.join(timeout=5.0)
         self._server.server_close()
+        for end in (self._wake, self._woken):
+            end.close()
+
+    def _serve(self) -> None:
+        """Answer until woken; `serve_forever` would wake by itself, several times a second."""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._server, selectors.EVENT_READ)
+            waiting.register(self._woken, selectors.EVENT_READ)
+            while all(key.fileobj is self._server for key, _ in waiting.select()):
+                self._server.handle_request()
 
     def _app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -148,6 +159,7 @@ class _LogStream:
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    timeout = 0.0  # handle_request() is called when there is one
     allow_reuse_address = True
     context: ssl.SSLContext | None = None
 

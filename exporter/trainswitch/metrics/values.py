@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
@@ -21,7 +22,7 @@ LARGEST = sys.float_info.max
 class Gauge:
     """One value that goes up and down."""
 
-    __slots__ = ("_labels", "_name", "text", "value")
+    __slots__ = ("_labels", "_name", "series", "text", "value")
 
     def __init__(self, name: str, labels: Mapping[str, str]) -> None:
         self._name = name
@@ -29,6 +30,8 @@ class Gauge:
         self.value = 0.0
         self.text: str | None = None
         """The exposition's: what it wrote of the samples; None since they changed."""
+        self.series: list[str] | None = None
+        """The exposition's: what precedes each number; None until it was written once."""
 
     def set(self, value: float) -> None:
         """Take `value`."""
@@ -41,18 +44,22 @@ class Gauge:
         """Yield the one sample."""
         yield Sample(self._name, self._labels, self.value)
 
+    def numbers(self) -> Sequence[float]:
+        """Return the value of the one sample."""
+        return (self.value,)
+
 
 class Counter:
     """One value that only goes up; `amount` must be a finite number that is not negative."""
 
-    __slots__ = ("_labels", "_name", "text", "value")
+    __slots__ = ("_labels", "_name", "series", "text", "value")
 
     def __init__(self, name: str, labels: Mapping[str, str]) -> None:
         self._name = name
         self._labels = dict(labels)
         self.value = 0.0
         self.text: str | None = None
-        """The exposition's, as a gauge's."""
+        self.series: list[str] | None = None
 
     def inc(self, amount: float = 1.0) -> None:
         """Add `amount`; a sum beyond the largest number stays there, since rate() of infinity is NaN."""
@@ -64,18 +71,22 @@ class Counter:
         """Yield the one sample."""
         yield Sample(self._name, self._labels, self.value)
 
+    def numbers(self) -> Sequence[float]:
+        """Return the value of the one sample."""
+        return (self.value,)
+
 
 class Histogram:
     """Counts of observations by upper bound, and their sum; without a sum where a bound is negative."""
 
-    __slots__ = ("_bounds", "_counts", "_lines", "_sum", "_sum_line", "text")
+    __slots__ = ("_bounds", "_counts", "_lines", "_sum", "_sum_line", "series", "text")
 
     def __init__(self, name: str, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self.text: str | None = None
-        """The exposition's, as a gauge's."""
+        self.series: list[str] | None = None
         upper = [*(floatToGoString(bound) for bound in bounds), "+Inf"]  # type: ignore[no-untyped-call]
         self._lines = [(f"{name}_bucket", {**labels, "le": bound}) for bound in upper]
         self._lines.append((f"{name}_count", dict(labels)))
@@ -104,3 +115,9 @@ class Histogram:
         yield Sample(name, labels, float(total))
         if self._sum_line is not None:
             yield Sample(*self._sum_line, self._sum)
+
+    def numbers(self) -> Sequence[float]:
+        """Return the values of the samples, in their order; whole numbers as such."""
+        cumulative = list(accumulate(self._counts))
+        cumulative.append(cumulative[-1])
+        return [*cumulative, self._sum] if self._sum_line is not None else cumulative

@@ -17,6 +17,7 @@ from trainswitch.probes.checksums import join, weight_checksum
 from trainswitch.probes.gradients import GradientNorm
 from trainswitch.probes.layers import Append, Layers, append_layers, combine
 from trainswitch.probes.loss_scale import LossScale
+from trainswitch.probes.memory import DeviceMemory, cuda_device
 from trainswitch.probes.norms import local_part, share
 from trainswitch.probes.readout import VectorReadout
 from trainswitch.probes.weights import WeightNorms, WeightProbe
@@ -75,6 +76,7 @@ class ModelProbes:
         self._gradients = GradientNorm(optimizer) if optimizer is not None else None
         self._weights: WeightProbe | None = None
         self._activations: ActivationProbe | None = None
+        self._memory = self._watch_memory()
         self._readout = VectorReadout(self._publish)
         self._broken: set[str] = set()
         if self._layers is not None and model is not None:
@@ -125,6 +127,13 @@ class ModelProbes:
             )
         return WeightProbe(copies=copies)
 
+    def _watch_memory(self) -> DeviceMemory | None:
+        parameters = list(self._gradients.parameters()) if self._gradients is not None else []
+        if self._model is not None:
+            parameters += self._model.parameters()
+        device = cuda_device(parameters)
+        return DeviceMemory(device, self._append) if device is not None else None
+
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────
 
     def clip(self, parameters: Iterable[torch.Tensor] | None, max_norm: float) -> torch.Tensor:
@@ -161,6 +170,8 @@ class ModelProbes:
             self._submit(step, self._collect())
         elif self._readout.waiting:
             self._readout.poll()
+        if self._memory is not None and "memory" not in self._broken:
+            self._try("memory", partial(self._memory.end_step, step))
         self._plan(step + 1)
 
     def flush(self) -> None:

@@ -57,6 +57,9 @@ class Kind(enum.IntEnum):
     list of names in the ring's description, then up to `LAYERS_INLINE` values, absent where not measured."""
     CHECKSUM = 21
     """Values: checksum of the weights after the step."""
+    MEMORY = 23
+    """Values: bytes on the rank's device in the order of `MEMORY_KINDS`, then allocation retries and
+    out-of-memory errors of the process."""
     NONFINITE = 22
     """Something besides loss and gradient norm was not finite; label: source."""
     COLLECTIVE = 30
@@ -99,6 +102,8 @@ COLLECTIVES = (
     "other",
 )
 """Operations of torch.distributed, the labels of `Kind.COLLECTIVE`."""
+MEMORY_KINDS = ("allocated", "reserved", "peak", "capacity")
+"""What the first values of `Kind.MEMORY` are."""
 LAYER_SIGNALS = ("grad_norm", "weight_norm", "update_ratio", "inactive_ratio")
 """Labels of `Kind.LAYERS`. The last one's names are under ``activations`` in the ring's description, the
 others' under ``layers``."""

@@ -141,7 +141,7 @@ class Evaluations:
     def training_losses(self, metric: str) -> dict[str, float]:
         """Return the mean training loss at the evaluations of both windows; NaN where it is not known."""
         windows = self._split(self._histories[metric].training_losses)
-        return {name: statistics.fmean(values) if values else math.nan for name, values in windows.items()}
+        return {name: statistics.mean(values) if values else math.nan for name, values in windows.items()}
 
     def best(self, metric: str) -> float:
         """Return the best finite value of a metric; NaN where there was none."""

@@ -49,7 +49,7 @@ def step(ring: StepRing, number: int, loss: float | None, norm: float | None = N
         "overhead": 0.0,
         **other,
     }
-    StepRecorder(ring, lambda _: None).write(Step(**fields), (loss, norm))
+    StepRecorder(ring, lambda _: None).write(Step(**fields), loss, norm)
 
 
 def test_every_series_has_run_and_rank_and_a_name_of_the_catalogue() -> None:

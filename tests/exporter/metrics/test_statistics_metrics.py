@@ -45,6 +45,59 @@ def test_evaluations_are_two_windows_a_best_and_a_direction() -> None:
     assert sample(text, "train_eval_direction", metric="accuracy") == 1.0
 
 
+def test_an_applied_change_of_the_rate_begins_a_new_trial_of_the_evaluations() -> None:
+    """What made the alert fire is not held against the lower rate: the streaks end and count anew."""
+    ring, aggregator = build()
+    for value in (1.0, 2.0, 2.0, 2.0):
+        evaluate(ring, val_loss=value)
+    streak = {"metric": "val_loss", "side": "upper", "unit": "evaluations", "length": "3"}
+    assert sample(aggregator.render(), "train_eval_streak", **streak) == 2.0
+    ring.append(Kind.COMMAND, 0, (0.1,), label="reduce_lr/refused")
+    assert sample(aggregator.render(), "train_eval_streak", **streak) == 2.0
+    ring.append(Kind.COMMAND, 0, (0.1,), label="reduce_lr/applied")
+    evaluate(ring, val_loss=2.0)
+    text = aggregator.render()
+    assert not any(name == "train_eval_streak" for name, _ in samples(text))
+    assert sample(text, "train_eval_best", metric="val_loss") == 1.0
+
+
+def test_evaluations_are_shown_with_their_noise_and_the_training_loss_before_them() -> None:
+    """What rules need to tell overfitting from noise."""
+    ring, aggregator = build(statistics={"recent_evaluations": 2, "reference_evaluations": 2})
+    for number, value in enumerate((4.0, 3.0, 2.0, 1.0), start=1):
+        step(ring, number, value)
+        evaluate(ring, val_loss=5.0 + number % 2)
+    text = aggregator.render()
+    assert sample(text, "train_eval_training_loss", metric="val_loss", window="recent") == 1.5
+    assert sample(text, "train_eval_training_loss", metric="val_loss", window="reference") == 3.5
+    assert sample(text, "train_eval_noise", metric="val_loss") == pytest.approx(0.5**0.5)
+
+
+def test_learning_rates_are_shown_with_their_jumps_and_how_long_they_stood_still() -> None:
+    """A jump is counted by its ratio; a phase of training begins the count of unchanged steps anew."""
+    ring, aggregator = build(phases=[{"name": "warmup", "until_step": 6}, {"name": "main"}])
+    for number, rate in enumerate((0.0, 0.1, 0.1, 2.0), start=1):
+        step(ring, number, None, rates=[rate])
+    text = aggregator.render()
+    assert sample(text, "train_learning_rate_ratio_count") == 1
+    assert sample(text, "train_learning_rate_ratio_bucket", le="12.0") == 0
+    assert sample(text, "train_learning_rate_ratio_bucket", le="120.0") == 1
+    assert sample(text, "train_learning_rate_unchanged_steps") == 0
+    step(ring, 5, None, rates=[2.0])
+    step(ring, 6, None, rates=[2.0])
+    assert sample(aggregator.render(), "train_learning_rate_unchanged_steps") == 2
+    step(ring, 7, None, rates=[2.0])
+    assert sample(aggregator.render(), "train_learning_rate_unchanged_steps") == 1
+
+
+def test_the_interval_of_checkpoints_is_that_of_the_settings() -> None:
+    """A rule can tell from it that one is overdue; ranks other than 0 save none."""
+    ring, other = build(checkpoint={"interval_steps": 250})
+    first = Aggregator(StepRing.private({**ring.reader().meta, "rank": 0}, 64).reader(), "1.2.3")
+    assert sample(first.render(), "train_checkpoint_interval_steps") == 250
+    assert sample(other.render(), "train_checkpoint_interval_steps") is None
+
+
 def test_an_evaluation_that_is_not_finite_is_counted_and_not_averaged() -> None:
     """The gauge shows it, the counter counts it, and it is no trouble of the training's numerics."""
     ring, aggregator = build()
@@ -84,6 +137,77 @@ def test_the_centre_line_of_a_seasonal_loss_is_the_phases_own() -> None:
     count = sample(text, "train_step_loss_deviation_sigmas_count") or 0
     within = sample(text, "train_step_loss_deviation_sigmas_bucket", le="6.0") or 0
     assert count - within <= 4  # the first season, in which nothing was known
+
+
+def beyond(text: bytes, metric: str, le: str, **labels: str) -> float:
+    """Observations of a histogram above a bound."""
+    count = sample(text, f"{metric}_count", **labels)
+    bucket = sample(text, f"{metric}_bucket", le=le, **labels)
+    assert count is not None
+    assert bucket is not None
+    return count - bucket
+
+
+def test_steps_that_stand_out_are_counted_alone_and_as_three_of_five_after_the_warm_up() -> None:
+    """In warm-up nothing is counted; a spike is one step; what lasts is there from its third step on."""
+    ring, aggregator = build(statistics={"warmup_steps": 40})
+    for number in range(1, 41):
+        high = 15 <= number < 20
+        step(ring, number, 9.0 if high else 2.0 + 0.01 * (number % 5), 90.0 if high else 1.0)
+    text = aggregator.render()
+    for name in ("train_step_loss_excess_sigmas", "train_step_grad_norm_excess_ratio"):
+        assert sample(text, f"{name}_count", steps="1") == 0
+        assert sample(text, f"{name}_count", steps="3") == 0
+    for number in range(41, 101):
+        high = number == 60 or number >= 97
+        step(ring, number, 9.0 if high else 2.0 + 0.01 * (number % 5), 90.0 if high else 1.0)
+    text = aggregator.render()
+    assert beyond(text, "train_step_loss_excess_sigmas", "6.0", steps="1") == 5
+    assert beyond(text, "train_step_loss_excess_sigmas", "6.0", steps="3") == 2
+    assert beyond(text, "train_step_grad_norm_excess_ratio", "10.0", steps="1") == 5
+    assert beyond(text, "train_step_grad_norm_excess_ratio", "10.0", steps="3") == 2
+    assert (sample(text, "train_loss_excess_sigmas") or 0) > 6
+    assert sample(text, "train_grad_norm_excess_ratio") == pytest.approx(90.0)
+    assert sample(text, "train_loss_level", stat="best") == pytest.approx(2.02)
+
+
+@pytest.mark.parametrize("kind", [Kind.STATE, Kind.RESTORED])
+def test_what_lasts_ends_with_a_pause_and_with_a_rollback(kind: Kind) -> None:
+    """While nothing happens an alert must be able to end, and what comes next is judged by itself."""
+    ring, aggregator = build(statistics={"warmup_steps": 20})
+    for number in range(1, 41):
+        step(ring, number, 9.0 if number > 36 else 2.0 + 0.01 * (number % 5), 90.0 if number > 36 else 1.0)
+    lasting = ("train_loss_excess_sigmas", "train_loss_rise_ratio", "train_grad_norm_excess_ratio")
+    text = aggregator.render()
+    assert all((sample(text, name) or 0) > 3 for name in lasting)
+    ring.append(kind, 30, (), label="paused")
+    text = aggregator.render()
+    assert [sample(text, name) for name in lasting] == [0, 0, 0]
+    step(ring, 41, 9.0, 90.0)
+    step(ring, 42, 9.0, 90.0)
+    text = aggregator.render()
+    assert [sample(text, name) for name in lasting] == [0, 0, 0]
+
+
+def test_a_loss_that_rises_over_its_first_is_counted_in_warm_up() -> None:
+    """A fine-tuning that breaks at its second step is told of at its fourth."""
+    ring, aggregator = build()
+    for number, loss in enumerate((1.6, 11.8, 11.6, 10.4, 10.4), start=1):
+        step(ring, number, loss)
+    text = aggregator.render()
+    assert beyond(text, "train_step_loss_rise_ratio", "3.0") == 2
+    assert sample(text, "train_baseline_ready") == 0
+
+
+def test_the_course_of_loss_and_gradients_is_shown() -> None:
+    """Norms half as high again show as a climb of 1.5, a loss that jumps as a negative autocorrelation."""
+    ring, aggregator = build()
+    for number in range(1, 321):
+        assert sample(aggregator.render(), "train_grad_norm_climb_ratio") is None
+        step(ring, number, 2.0 + (-1) ** number * 0.1, 2.0 if number <= 256 else 3.0)
+    text = aggregator.render()
+    assert sample(text, "train_grad_norm_climb_ratio") == pytest.approx(1.5)
+    assert (sample(text, "train_loss_autocorrelation") or 0) < -0.9
 
 
 def test_a_step_counter_that_jumps_back_is_a_new_baseline_and_counted() -> None:

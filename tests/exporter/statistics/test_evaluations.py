@@ -95,6 +95,17 @@ def test_a_training_loss_that_is_not_known_is_not_averaged() -> None:
     assert math.isnan(evaluations.training_losses("val_loss")["recent"])
 
 
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_no_finite_training_loss_breaks_the_means(losses: list[float]) -> None:
+    """However large the losses of a diverging run are, the evaluations go on."""
+    evaluations = Evaluations(2, 2, {})
+    for loss in losses:
+        evaluations.take_loss(loss)
+        evaluations.update("val_loss", loss)
+    assert set(evaluations.training_losses("val_loss")) == {"recent", "reference"}
+    assert evaluations.noise("val_loss") >= 0.0 or len(losses) < 3
+
+
 def test_few_evaluations_have_no_variance() -> None:
     """Of one value there is no variance, and of none no mean: NaN, not a zero that a rule would believe."""
     windows = filled([0.5]).windows("score")

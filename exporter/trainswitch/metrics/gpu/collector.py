@@ -113,6 +113,8 @@ class GpuCollector:
         while not self._stop.wait(max(0.0, due - self._clock())) and not self._silent:
             self.collect()
             due = max(due + INTERVAL_SECONDS, self._clock())
+            if self._session is None:  # nothing to do before the next try
+                due = max(due, self._retry_at)
 
     # ── what a scrape sees ────────────────────────────────────────────────────────────────────────────
 
