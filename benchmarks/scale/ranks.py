@@ -19,12 +19,12 @@ LAYERS = 48
 """Series per layer signal; only the first rank of a run has them, as by default."""
 _RUN, _RANK, _NODE = "@run@", "@rank@", "@node@"
 _CARD = f"GPU-{_RUN}-{_RANK}"
-_WARMUP_STEPS = 200
+_WARMUP_STEPS = 500
 _EVALUATION_STEPS = 100
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _MEMORY = tuple(share * 80 * 1024.0**3 for share in (0.6, 0.75, 0.7, 1.0))
 """Bytes on the device, in the order of `MEMORY_KINDS`."""
-_RING_RECORDS = 8192
+_RING_RECORDS = 32768
 _CONFIG = {
     "statistics": {"warmup_steps": _WARMUP_STEPS // 2},
     # With limits of their own, the rules that compare with limits have something to do, too.

@@ -285,7 +285,7 @@ class Monitor:
         logger.info(
             "run %s is watched: %s, control folder %s", self.run, self.url, self.config.control.folder
         )
-        self._mark = time.perf_counter()
+        self._mark = perf_counter()
 
     def _watch_collectives(self) -> Collectives | None:
         distributed = sys.modules.get("torch.distributed")
@@ -306,12 +306,12 @@ class Monitor:
         """Yield the batches of `loader`, timing the wait for each; ends early when a stop is commanded."""
         iterator = iter(loader)
         while not self.should_stop:
-            start = time.perf_counter()
+            start = perf_counter()
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
-            self._data_wait += time.perf_counter() - start
+            self._data_wait += perf_counter() - start
             yield batch
 
     def micro_step(self, loss: Scalar) -> None:
@@ -535,7 +535,7 @@ class Monitor:
 
     def _boundary(self) -> None:
         """Carry commands out; while they leave the run paused, wait for more."""
-        paused_since = time.perf_counter()
+        paused_since = perf_counter()
         was_paused = False
         commands = self._agreement or self._interventions
         while True:
@@ -546,7 +546,7 @@ class Monitor:
                 was_paused = True
                 self._change_state("paused")
             commands.wait(_PAUSE_TICK_SECONDS)
-            now = time.perf_counter()
+            now = perf_counter()
             self._record(Kind.PHASE, (now - paused_since,), label="paused")
             paused_since = now
         if (was_paused or self._channel.state == "paused") and not self._interventions.stopping:
@@ -577,7 +577,7 @@ class Monitor:
         What the step around it has taken so far, its wait for data too, remains the step's.
         """
         self._change_state("evaluating")
-        start = time.perf_counter()
+        start = perf_counter()
         taken, waited = start - self._mark, self._data_wait
         self._mark = start
         try:
@@ -673,7 +673,7 @@ class Monitor:
 
     def _account(self, phase: str) -> None:
         """Count the time since the last mark as time spent in `phase`."""
-        now = time.perf_counter()
+        now = perf_counter()
         self._record(Kind.PHASE, (now - self._mark,), label=phase)
         self._mark = now
         self._data_wait = 0.0  # a wait in that time is part of it

@@ -158,7 +158,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     now = [1000.0]
     fake = types.SimpleNamespace(perf_counter=lambda: now[0], time=time.time)
     with monkeypatch.context() as patched:
-        patched.setattr("trainswitch.monitor.time", fake)
+        patched.setattr("trainswitch.monitor.perf_counter", fake.perf_counter)
         patched.setattr("trainswitch.intervention.keeper.time", fake)
         yield now
 

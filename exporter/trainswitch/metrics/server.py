@@ -50,7 +50,6 @@ class ScrapeServer:
         """
         self._render = render
         self._scraped = threading.Event()
-        self._wake, self._woken = socket.socketpair()
         self._token = _read_token(config)
         self._server = _bind(config, local_rank) if listener is None else _adopt(listener)
         self._server.context = _tls_context(config, self._server)
@@ -58,6 +57,7 @@ class ScrapeServer:
         self.host = config.host
         self.port: int = self._server.server_port
         self.scheme = "https" if self._server.context else "http"
+        self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(
             target=self._serve,
             name="trainswitch-server",
