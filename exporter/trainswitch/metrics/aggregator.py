@@ -497,7 +497,10 @@ class Aggregator:
     def _refresh(self, wanted: Container[str] | None = None) -> None:
         """Work out what is only needed when somebody looks; only the metrics that are `wanted`, or all."""
         for names, show in self._on_demand:
-            if wanted is None or any(name in wanted for name in names):
+            if wanted is None:
+                show()
+                let_others_run()
+            elif any(name in wanted for name in names):
                 show()
 
     def _show_loss_limits(self) -> None:

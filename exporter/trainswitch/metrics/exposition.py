@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 
 from trainswitch.metrics.python_lock import let_others_run
 
-_LINES_AT_A_TIME = 200
+_LINES_AT_A_TIME = 50
 _FIRST_WITH_EXPONENT = 1_000_000
 
 
