@@ -127,7 +127,8 @@ def _as_file(compiled: list[CompiledRule], source: Path, folder: Path) -> list[P
 def _show(report: Report, one: Explanation, *, first: bool) -> None:
     rule = one.rule
     report.say(f"{rule.title}: {rule.annotations.get('summary', '')}")
-    report.say(f"  {rule.place}, group {rule.group}, evaluated every {rule.interval or 'evaluation_interval'}")
+    interval = rule.interval or "evaluation_interval"
+    report.say(f"  {rule.place}, group {rule.group}, evaluated every {interval}")
     lasting = [f"for {rule.wait}" if rule.wait else "", f"keeps firing for {rule.keep}" if rule.keep else ""]
     labels = ", ".join(f"{name}={value}" for name, value in rule.labels.items())
     report.say("  " + ", ".join(part for part in (f"labels {labels}", *lasting) if part))
