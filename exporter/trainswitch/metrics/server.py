@@ -57,15 +57,15 @@ class ScrapeServer:
         self.host = config.host
         self.port: int = self._server.server_port
         self.scheme = "https" if self._server.context else "http"
-        self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(
-            target=self._serve,
-            name="trainswitch-server",
-            daemon=True,
-        )
+        self._wake: socket.socket | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Answer requests until `close`."""
+        self._wake, woken = socket.socketpair()
+        self._thread = threading.Thread(
+            target=self._serve, args=(woken,), name="trainswitch-server", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -91,18 +91,19 @@ class ScrapeServer:
 
     def close(self) -> None:
         """Stop answering and free the port."""
-        if self._thread.is_alive():
-            self._wake.send(b"end")
+        if self._wake is not None:
+            self._wake.send(b"end")  # closing alone is not seen while a forked child has the other copy
+            self._wake.close()
+            self._wake = None
+        if self._thread is not None:
             self._thread.join(timeout=5.0)
         self._server.server_close()
-        for end in (self._wake, self._woken):
-            end.close()
 
-    def _serve(self) -> None:
+    def _serve(self, woken: socket.socket) -> None:
         """Answer until woken; `serve_forever` would wake by itself, several times a second."""
-        with selectors.DefaultSelector() as waiting:
+        with woken, selectors.DefaultSelector() as waiting:
             waiting.register(self._server, selectors.EVENT_READ)
-            waiting.register(self._woken, selectors.EVENT_READ)
+            waiting.register(woken, selectors.EVENT_READ)
             while all(key.fileobj is self._server for key, _ in waiting.select()):
                 self._server.handle_request()
 
