@@ -324,6 +324,7 @@ class Interventions:
         self.paused = False
         self.stopping = True
         if params.snapshot and self._saves():
+            self._check_snapshot_at_once(params, {})  # the loop ends now: no later boundary can save
             self._save(command, "stopped and saved step {step}.")
             return None
         return f"stopped at step {self.step}."
