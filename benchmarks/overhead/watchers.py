@@ -95,8 +95,6 @@ def monitor(*, isolate: bool, sampling: Mapping[str, int]) -> Open:
             scheduler=workload.scheduler,
             config=config,
             isolate=isolate,
-            # The first rare sample comes at multiples of 100: far away, whatever a block's length.
-            step=1,
         )
         try:
             _wait_until_served(switch)

@@ -10,6 +10,7 @@ of each voice once a step, and gives it to all ranks that the voice speaks for.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
 from pathlib import Path
@@ -86,10 +87,7 @@ async def serve(targets: Path, runs: int, ranks_of_a_run: int) -> None:
     for run in (f"scale-{number}" for number in range(runs)):
         for rank in range(ranks_of_a_run):
             server = await loop.create_server(
-                lambda run=run, rank=rank: Endpoint(choir, run, rank),  # type: ignore[misc]
-                HOST,
-                0,
-                backlog=_BACKLOG,
+                functools.partial(Endpoint, choir, run, rank), HOST, 0, backlog=_BACKLOG
             )
             port = server.sockets[0].getsockname()[1]
             TargetRegistration(targets, run=run, rank=rank, node=node(run, rank)).register(HOST, port, "http")

@@ -20,6 +20,8 @@ from benchmarks.scale.watch import Group, Load, Phase, quantile, watch
 Progress = Callable[[str], None]
 
 _SETTLE_SECONDS = 6 * SCRAPE_SECONDS
+"""Prometheus spreads the first scrapes, and the groups their first evaluations, over an interval; nothing
+tells when the last of them is over."""
 _BARE_SECONDS = 60
 _ALWAYS_FIRING = "Watchdog"
 _REPOSITORY = Path(__file__).resolve().parents[2]

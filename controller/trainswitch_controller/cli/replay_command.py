@@ -18,6 +18,13 @@ from trainswitch_controller.cli.errors import CliError, UsageProblem
 from trainswitch_controller.cli.output import Report
 from trainswitch_controller.cli.progress import showing_progress
 from trainswitch_controller.cli.recordings import ColumnOption, FormatOption, RunsArgument, read_runs
+from trainswitch_controller.cli.replay_options import (
+    BinDirOption,
+    JobsOption,
+    PaceOption,
+    RulesOption,
+    ScrapeOption,
+)
 from trainswitch_controller.cli.signals import ending_on_sigterm
 from trainswitch_controller.cli.stack.binaries import find_prometheus
 from trainswitch_controller.errors import ReplayError
@@ -30,16 +37,6 @@ _EPILOG = (
     "trainswitch replay logs/*.csv --rules my-rules.yml --json"
 )
 
-RulesOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--rules",
-        metavar="PATH",
-        exists=True,
-        help="Prometheus rule file, or a folder of some, instead of the committed ones; may be repeated.",
-        show_default=False,
-    ),
-]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -66,31 +63,6 @@ HtmlOption = Annotated[
         "--html",
         metavar="FILE",
         help="Write a page with a plot of each run, which needs nothing else.",
-        show_default=False,
-    ),
-]
-PaceOption = Annotated[
-    float, typer.Option("--pace", metavar="SECONDS", min=0.001, max=86400.0, help="What each row takes.")
-]
-ScrapeOption = Annotated[
-    float, typer.Option("--scrape", metavar="SECONDS", min=0.1, max=3600.0, help="Time between two scrapes.")
-]
-JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        metavar="N",
-        min=1,
-        help="Runs that are played at once, and queries.",
-        show_default="as many as CPUs",
-    ),
-]
-BinDirOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--bin-dir",
-        metavar="DIR",
-        help="Where to look for Prometheus before PATH; may be repeated.",
         show_default=False,
     ),
 ]

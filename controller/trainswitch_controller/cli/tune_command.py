@@ -17,7 +17,7 @@ from trainswitch_controller.cli.options import JsonOption
 from trainswitch_controller.cli.output import Report
 from trainswitch_controller.cli.progress import showing_progress
 from trainswitch_controller.cli.recordings import ColumnOption, FormatOption, RunsArgument, read_runs
-from trainswitch_controller.cli.replay_command import (
+from trainswitch_controller.cli.replay_options import (
     BinDirOption,
     JobsOption,
     PaceOption,

@@ -115,7 +115,8 @@ def limit_of_change(change: Change, quantity: Quantity, watched: Watched) -> Lim
                 f"{quantity.name} gets better when it {change.direction}, and cannot pass its own best: "
                 f"write '{'rises' if change.direction == 'falls' else 'drops'}', or 'from mean'."
             )
-        base = aggregated("max", _reference(name, quantity), watched.labels)  # type: ignore[arg-type]
+        since, source = name, _reference(name, quantity)
+        base = aggregated("max", source, watched.labels)
     if change.amount.unit == "%":
         share = change.amount.number / 100.0
         number = usual + sign * share * usual
@@ -129,7 +130,7 @@ def limit_of_change(change: Change, quantity: Quantity, watched: Watched) -> Lim
         expr = f"({base} {'+' if sign > 0 else '-'} {plain(amount)})"
     if change.within is not None:
         return Limit(expr, number, start=usual, begins=30.0, takes=0.0)
-    return _against(expr, number, usual, name, quantity, _reference(name, quantity))  # type: ignore[arg-type]
+    return _against(expr, number, usual, since, quantity, source)
 
 
 def _in_base_units(amount: Amount, quantity: Quantity) -> float:

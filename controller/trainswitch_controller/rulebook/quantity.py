@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
-from trainswitch_controller.rulebook.condition import Direction
+from trainswitch_controller.rulebook.condition import Direction, Reference
 from trainswitch_controller.rulebook.sources import Input, Source, gauge, quotient, selector
 
 Kind = Literal["step", "evaluation", "sampled"]
@@ -43,7 +43,7 @@ class Quantity:
     """References among them that are earlier values of the same series."""
     sigma: tuple[Source, Source] | None = None
     """Centre line and sigma of its control chart."""
-    usual: str | None = None
+    usual: Reference | None = None
     """The reference that it rises or falls from, where none is named."""
     worse: Direction | None = None
     """The direction in which it moves away from its best."""
@@ -70,7 +70,7 @@ def of_histogram(name: str, **labels: str) -> dict[str, Source]:
     return found
 
 
-def mean_duration(name: str, metric: str, help_: str, **more: object) -> Quantity:
+def mean_duration(name: str, metric: str, help_: str, **more: Any) -> Quantity:
     """Return the mean of a histogram of durations, which can be compared with that of the hour before.
 
     Args:
@@ -92,10 +92,10 @@ def mean_duration(name: str, metric: str, help_: str, **more: object) -> Quantit
         usual="mean",
         help=help_,
     )
-    return dataclasses.replace(quantity, **more)  # type: ignore[arg-type]
+    return dataclasses.replace(quantity, **more)
 
 
-def counted_rate(name: str, metric: str, help_: str, **more: object) -> Quantity:
+def counted_rate(name: str, metric: str, help_: str, **more: Any) -> Quantity:
     """Return how fast a counter grows while steps are made, over all ranks; arguments as `mean_duration`."""
 
     def grown(window: str, offset: str = "") -> str:
@@ -117,7 +117,7 @@ def counted_rate(name: str, metric: str, help_: str, **more: object) -> Quantity
         usual="mean",
         help=help_,
     )
-    return dataclasses.replace(quantity, **more)  # type: ignore[arg-type]
+    return dataclasses.replace(quantity, **more)
 
 
 def share(metric: str, upper: str, lower: str, *, free: tuple[str, ...] = (), rest: bool = False) -> Source:

@@ -324,7 +324,7 @@ class Interventions:
         self.paused = False
         self.stopping = True
         if params.snapshot and self._saves():
-            self._check_snapshot_at_once(params, {})  # the loop ends now: no later boundary can save
+            self._checkpoints()[1].finish()  # the loop ends now: no later boundary can save
             self._save(command, "stopped and saved step {step}.")
             return None
         return f"stopped at step {self.step}."
@@ -339,8 +339,7 @@ class Interventions:
 
     def _check_snapshot_at_once(self, _params: Params, _chosen: dict[str, Any]) -> dict[str, Any]:
         _, store = self._checkpoints()
-        while store.busy:  # the run must not go on, and stands still while this is waited for
-            self._save_ended.wait(0.1)
+        store.finish()  # the run must not go on, and stands still while this is waited for
         return {}
 
     def _check_stop(self, params: StopParams, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ _SAVING = frozenset({"snapshot", "pause_and_snapshot"})
 """Actions that leave the training as it is, so that the ranks cannot come apart by them."""
 
 
-class Agreement:
+class Agreement(ABC):
     """One rank's part in carrying out the commands of a run; the kinds differ in how a meeting is called."""
 
     def __init__(
@@ -192,8 +193,9 @@ class Agreement:
             self._interventions.paused = False
         self._on_lost(error)
 
+    @abstractmethod
     def _attend(self, hold: Callable[[], None]) -> None:
-        raise NotImplementedError
+        """Take part in a boundary, and call `hold` where a meeting is due."""
 
 
 class GroupAgreement(Agreement):

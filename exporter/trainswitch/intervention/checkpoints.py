@@ -134,6 +134,11 @@ class CheckpointStore:
         """Whether a save is in progress: a state captured now would be refused without `wait`."""
         return self._pending is not None
 
+    def finish(self) -> None:
+        """Wait until no save is in progress."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending is None)
+
     def entries(self) -> tuple[CheckpointEntry, ...]:
         """Return what the store holds, the newest last; reads memory only."""
         with self._changed:

@@ -69,6 +69,11 @@ class FollowerStore:
         """Whether a save is in progress."""
         return self._writer is not None and self._writer.is_alive()
 
+    def finish(self) -> None:
+        """Wait until no save is in progress."""
+        if self._writer is not None:
+            self._writer.join()
+
     def entries(self) -> tuple[CheckpointEntry, ...]:
         """Return nothing: rank 0 tells of the run's checkpoints."""
         return ()
@@ -105,13 +110,13 @@ class FollowerStore:
             raise CheckpointError(
                 "busy", f"rank {self._rank}'s part of step {step} was not saved: the last is not done yet."
             )
-        self._finish()
+        self.finish()
         self._writer = threading.Thread(
             target=self._work, args=(captured, step), name=f"trainswitch-rank-{self._run}", daemon=True
         )
         self._writer.start()
         if wait:
-            self._finish()
+            self.finish()
             if self._error is not None:
                 raise self._error
 
@@ -128,7 +133,7 @@ class FollowerStore:
         """
         if step is None or before_step is not None:
             raise CheckpointError("state", "rank 0 chooses the checkpoint, and names its step.")
-        self._finish()
+        self.finish()
         folder = self._folder / folder_name(step)
         manifest = read_manifest(folder, self._run)
         captured = read_state(folder, manifest)
@@ -149,10 +154,6 @@ class FollowerStore:
             self._writer.join(timeout)
 
     # ── this rank's own files ─────────────────────────────────────────────────────────────────────────
-
-    def _finish(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
 
     def _work(self, captured: dict[str, Any], step: int) -> None:
         started = time.monotonic()
