@@ -1,37 +1,48 @@
-"""Step time watched ÷ unwatched: twins of a workload in one process, a step of the one, one of the other."""
+"""Watched against unwatched: twins of a workload in one process, a step of the one, one of the other."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple
 
-from benchmarks.overhead.watchers import Nobody, Open
-from benchmarks.overhead.workload import StepTime, Workload
+from benchmarks.overhead.watchers import Nobody, Open, Watcher
+from benchmarks.overhead.workload import Workload
 
 _ORDERS = ("off on on off", "on off off on")
 ROUNDS_A_SEGMENT = 20
 """Rounds after which the twins change places: one of them may lie better in memory than the other."""
 
 
-class Round(NamedTuple):
-    """Two watched and two unwatched steps, close together in time."""
+def step_ratios(
+    twins: tuple[Workload, Workload], watch: Open, home: Path, random_numbers: random.Random
+) -> Generator[float]:
+    """Yield the duration of two watched steps over that of two unwatched ones, one round after the other."""
+    for on, off in _rounds(twins, watch, home, random_numbers, Workload.step):
+        yield on / off
 
-    step_ratio: float
-    """Their whole durations, watched ÷ unwatched."""
-    tail_ratio: float
-    """The same, but with the unwatched steps' forward and backward pass in both.
+
+def end_differences(
+    twins: tuple[Workload, Workload], watch: Open, home: Path, random_numbers: random.Random
+) -> Generator[float]:
+    """Yield what watching adds to the end of a step, in seconds: to what follows the backward pass.
 
     A watched forward and backward pass is the same code on the same numbers as long as no signal hooks into
-    it, so what differs in it is the machine's noise, and that is nine tenths of all noise.
+    it, so what differs in it is the machine's noise, and that is nine tenths of all noise. The end alone,
+    done again and again with the same gradients, is measured eight times as often in the same time.
     """
+    for on, off in _rounds(twins, watch, home, random_numbers, Workload.end_step):
+        yield (on - off) / 2
 
 
-def rounds(
-    twins: tuple[Workload, Workload], watch: Open, home: Path, random_numbers: random.Random
-) -> Generator[Round]:
-    """Yield one round after the other.
+def _rounds(
+    twins: tuple[Workload, Workload],
+    watch: Open,
+    home: Path,
+    random_numbers: random.Random,
+    measure: Callable[[Workload, Watcher], float],
+) -> Generator[tuple[float, float]]:
+    """Yield seconds of two watched and of two unwatched measurements, close together in time.
 
     The order within a round is one of two, chosen at random; either gives both conditions the same mean
     position in time, so a linear drift of the machine cancels out. The twin that nobody watches has no hooks
@@ -45,9 +56,8 @@ def rounds(
             for workload, by in ((watched, watcher), (bare, nobody)):
                 workload.step(by)
             for _ in range(ROUNDS_A_SEGMENT):
-                steps: dict[str, list[StepTime]] = {"on": [], "off": []}
+                seconds = {"on": 0.0, "off": 0.0}
                 for condition in random_numbers.choice(_ORDERS).split():
-                    steps[condition].append(watched.step(watcher) if condition == "on" else bare.step(nobody))
-                on, off = (sum(step.whole for step in steps[condition]) for condition in ("on", "off"))
-                more = sum(step.tail for step in steps["on"]) - sum(step.tail for step in steps["off"])
-                yield Round(on / off, 1.0 + more / off)
+                    workload, by = (watched, watcher) if condition == "on" else (bare, nobody)
+                    seconds[condition] += measure(workload, by)
+                yield seconds["on"], seconds["off"]

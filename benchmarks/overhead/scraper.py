@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -65,15 +64,17 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
+    connections: dict[str, HTTPConnection] = {}  # kept from scrape to scrape, as Prometheus does
     while not ended.wait(interval):
         for address in addresses(folder):
             began = time.time()
+            connection = connections.setdefault(address, HTTPConnection(address, timeout=5.0))
             try:
-                url = f"http://{address}/metrics"
-                with urllib.request.urlopen(url, timeout=5.0) as response:
-                    response.read()
+                connection.request("GET", "/metrics")
+                connection.getresponse().read()
             except (OSError, HTTPException):
-                continue  # withdrawn since
+                connection.close()  # withdrawn since, or it did not wait; the next request opens it again
+                continue
             print(json.dumps([began, time.time()]), flush=True)
 
 

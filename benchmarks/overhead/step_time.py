@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.overhead import bars
 from benchmarks.overhead.background import share
-from benchmarks.overhead.paired import Round, rounds
+from benchmarks.overhead.paired import end_differences, step_ratios
 from benchmarks.overhead.statistics import Median, median
 from benchmarks.overhead.verdict import Verdict
 from benchmarks.overhead.watchers import Nobody, Open, monitor
@@ -38,9 +39,9 @@ class Cost:
     everything: Median
     """Step ratio with every signal at every step."""
     sampled: Median
-    """Tail ratio with gradient norms at every step."""
+    """The same with gradient norms at every step, from the ends of steps."""
     unsampled: Median
-    """Tail ratio without any sample."""
+    """The same without any sample."""
 
     def overhead(self, interval: int) -> Median:
         """Return step time on ÷ off, gradient norms in one step of `interval`, the rest in one of 100 times.
@@ -79,7 +80,7 @@ class Bench:
         self.twins = (Workload(), Workload())
         for twin in self.twins:
             twin.step(Nobody(twin))
-        self.step_seconds = min(twin.step(Nobody(twin)).whole for twin in self.twins)
+        self.step_seconds = min(twin.step(Nobody(twin)) for twin in self.twins)
         self._home = home
         self._effort = effort
         self._numbers = random.Random(seed)  # noqa: S311 - not a secret
@@ -104,23 +105,23 @@ class Bench:
 
     def ratios(self, watch: Open) -> list[float]:
         """Return step ratios of a few rounds."""
-        measured = rounds(self.twins, watch, self._home, self._numbers)
-        found = [one.step_ratio for one in itertools.islice(measured, self._effort.rounds)]
-        measured.close()
-        return found
+        measured = step_ratios(self.twins, watch, self._home, self._numbers)
+        with contextlib.closing(measured):
+            return list(itertools.islice(measured, self._effort.rounds))
 
     def _until_decided(self, cost: Cost, watch: Open, interval: int) -> Cost:
         """Return `cost` with the part that `interval` needs, measured as often as it takes to judge it."""
         bar = bars.OVERHEAD if interval == 1 else bars.OVERHEAD_INTERVAL_10
-        measured = rounds(self.twins, watch, self._home, self._numbers)
-        found: list[Round] = []
-        for look in self._effort.looks:
-            found += itertools.islice(measured, look - len(found))
-            ratio = median([one.tail_ratio for one in found])
-            cost = replace(cost, sampled=ratio) if interval == 1 else replace(cost, unsampled=ratio)
-            if Verdict(cost.name, cost.overhead(interval), bar).outcome != "undecided":
-                break
-        measured.close()
         part = "sampled" if interval == 1 else "unsampled"
-        self.whole_steps[f"{cost.name}_{part}"] = median([one.step_ratio for one in found])
+        self.whole_steps[f"{cost.name}_{part}"] = median(self.ratios(watch))
+        found: list[float] = []
+        measured = end_differences(self.twins, watch, self._home, self._numbers)
+        with contextlib.closing(measured):
+            for look in self._effort.looks:
+                more = itertools.islice(measured, look - len(found))
+                found += [1.0 + seconds / self.step_seconds for seconds in more]
+                ratio = median(found)
+                cost = replace(cost, sampled=ratio) if interval == 1 else replace(cost, unsampled=ratio)
+                if Verdict(cost.name, cost.overhead(interval), bar).outcome != "undecided":
+                    break
         return cost

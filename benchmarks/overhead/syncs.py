@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -48,7 +48,7 @@ def _run(watch: Open, home: Path, around: Callable[[], contextlib.AbstractContex
     return seen
 
 
-def _scalar_reads(watch: Open, home: Path, pinned: set[int]) -> int:
+def _scalar_reads(watch: Open, home: Path, pinned: Container[int]) -> int:
     reads: _Reads = _run(watch, home, lambda: _Reads(pinned))
     return reads.count
 
@@ -56,7 +56,7 @@ def _scalar_reads(watch: Open, home: Path, pinned: set[int]) -> int:
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts reads of one number, of this thread."""
 
-    def __init__(self, pinned: set[int]) -> None:
+    def __init__(self, pinned: Container[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._pinned = pinned
         self.count = 0
@@ -85,14 +85,17 @@ class _LateEvent:
 
 
 @contextlib.contextmanager
-def _pretended_device() -> Iterator[set[int]]:
-    """Have the readouts copy every tensor; yields the addresses of the memory they pin."""
-    pinned: set[int] = set()
+def _pretended_device() -> Iterator[dict[int, torch.Tensor]]:
+    """Have the readouts copy every tensor; yields the memory they pin, by its address.
+
+    It is kept until the end: memory that was freed would be given to other tensors, whose reads count.
+    """
+    pinned: dict[int, torch.Tensor] = {}
 
     def pin(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def pin_and_note(*args: Any) -> torch.Tensor:
             tensor = allocate(*args)
-            pinned.add(tensor.untyped_storage().data_ptr())
+            pinned[tensor.untyped_storage().data_ptr()] = tensor
             return tensor
 
         return pin_and_note

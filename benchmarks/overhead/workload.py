@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 SHAPE = GPTConfig(layers=6, heads=6, width=384, context=128)
 BATCH = 4
 MAX_NORM = 1.0
-
-
-class StepTime(NamedTuple):
-    """Seconds that a step took."""
-
-    whole: float
-    tail: float
-    """What follows the backward pass: clipping, optimizer, scheduler, watcher."""
 
 
 class Workload:
@@ -47,23 +39,30 @@ class Workload:
         self._batches: Iterator[torch.Tensor] = iter(
             TextBatches(text, batch=batch, context=shape.context, seed=seed)
         )
+        self._loss = torch.zeros(())
+        self._tokens = 0
 
     @property
     def parameters(self) -> int:
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def step(self, watcher: Watcher) -> StepTime:
-        """Train one step under the eyes of `watcher`."""
+    def step(self, watcher: Watcher) -> float:
+        """Train one step under the eyes of `watcher`, and return its seconds."""
         start = time.perf_counter()
+        self.optimizer.zero_grad()
         batch = next(self._batches).to(self._device)
         loss = self.model(batch[:, :-1], batch[:, 1:])
         loss.backward()
-        after_backward = time.perf_counter()
+        self._loss, self._tokens = loss, batch.numel()
+        self.end_step(watcher)
+        return time.perf_counter() - start
+
+    def end_step(self, watcher: Watcher) -> float:
+        """Do again what follows the backward pass of the last step, and return its seconds."""
+        start = time.perf_counter()
         norm = watcher.clip(MAX_NORM)
         self.optimizer.step()
-        self.optimizer.zero_grad()
         self.scheduler.step()
-        watcher.step(loss, norm, batch.numel())
-        end = time.perf_counter()
-        return StepTime(end - start, end - after_backward)
+        watcher.step(self._loss, norm, self._tokens)
+        return time.perf_counter() - start

@@ -75,10 +75,10 @@ class ControlConfig(Section):
 
     folder: Path = Field(default_factory=lambda: home_folder() / "control")
     """Holds ``<run>/commands.json`` and ``<run>/status.json``; shared with the controller."""
-    poll_interval_seconds: float = Field(default=0.2, ge=0.01, le=60.0)
+    poll_interval_seconds: float = Field(default=0.5, ge=0.01, le=60.0)
     """How often the folder is looked at, off the training thread."""
-    status_interval_seconds: float = Field(default=1.0, ge=0.1, le=600.0)
-    """How often ``status.json`` is refreshed while nothing happens."""
+    status_interval_seconds: float = Field(default=5.0, ge=0.1, le=600.0)
+    """How often ``status.json`` is refreshed while nothing happens; answers and new states go out at once."""
 
 
 class CheckpointConfig(Section):

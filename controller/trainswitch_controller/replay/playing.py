@@ -6,9 +6,12 @@ import concurrent.futures
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from trainswitch.config import MonitorConfig
@@ -68,22 +71,41 @@ def _each(runs: Sequence[RecordedRun], task: Task, jobs: int) -> Iterator[tuple[
         jobs, multiprocessing.get_context("spawn"), _follow_the_parent
     )
     ended = False
-    try:
-        longest_first = sorted(runs, key=lambda run: -len(run.rows))
-        futures = {pool.submit(_play, run, task): run for run in longest_first}
-        for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
-        ended = True
-    except concurrent.futures.BrokenExecutor:
-        raise ReplayError(
-            "a process that played runs was killed, perhaps for want of memory: try fewer --jobs."
-        ) from None
-    finally:
-        if not ended:  # after Ctrl-C, nobody waits for the runs that are being played
-            for child in multiprocessing.active_children():
-                if child not in others:
-                    child.terminate()
-        pool.shutdown(cancel_futures=True)
+    # Runs travel as files: the pool's pipe holds 64 KiB, and who writes more into it when its readers were
+    # terminated waits for ever.
+    with tempfile.TemporaryDirectory(prefix="trainswitch-replay-runs-") as folder:
+        try:
+            longest_first = sorted(runs, key=lambda run: -len(run.rows))
+            futures = {
+                pool.submit(_play_file, _written(run, task, Path(folder, str(number)))): run
+                for number, run in enumerate(longest_first)
+            }
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+            ended = True
+        except concurrent.futures.BrokenExecutor:
+            raise ReplayError(
+                "a process that played runs was killed, perhaps for want of memory: try fewer --jobs."
+            ) from None
+        finally:
+            if not ended:  # after Ctrl-C, nobody waits for the runs that are being played
+                for child in multiprocessing.active_children():
+                    if child not in others:
+                        child.terminate()
+            pool.shutdown(cancel_futures=True)
+
+
+def _written(run: RecordedRun, task: Task, path: Path) -> Path:
+    with path.open("wb") as handle:
+        pickle.dump((run, task), handle)
+    return path
+
+
+def _play_file(path: Path) -> Played:
+    with path.open("rb") as handle:
+        run, task = pickle.load(handle)  # noqa: S301 - written by the parent a moment ago
+    path.unlink()
+    return _play(run, task)
 
 
 def _play(run: RecordedRun, task: Task) -> Played:

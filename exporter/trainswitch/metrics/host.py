@@ -53,9 +53,11 @@ class HostCollector:
         process = self._process
         try:
             # is_running() compares start times, so that a reused number is not taken for the trainer.
-            if process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            if process is None or not process.is_running():
                 return []
             with process.oneshot():
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    return []
                 times = process.cpu_times()
                 readings = [
                     Reading("train_process_resident_memory_bytes", (), process.memory_info().rss),

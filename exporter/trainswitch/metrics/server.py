@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import selectors
@@ -10,21 +11,20 @@ import socketserver
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from trainswitch.config import ServerConfig
 from trainswitch.errors import ServerError
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
-
 logger = logging.getLogger("trainswitch")
 
-_REQUEST_TIMEOUT_SECONDS = 10.0
+_REQUEST_TIMEOUT_SECONDS = 20.0
+"""Longer than Prometheus's usual scrape interval, so that its connection is kept from scrape to scrape."""
 
 
 class ScrapeServer:
@@ -53,9 +53,9 @@ class ScrapeServer:
         self._token = _read_token(config)
         self._server = _bind(config, local_rank) if listener is None else _adopt(listener)
         self._server.context = _tls_context(config, self._server)
-        self._server.set_app(self._app)
+        self._server.answer = self._answer
         self.host = config.host
-        self.port: int = self._server.server_port
+        self.port: int = self._server.server_address[1]
         self.scheme = "https" if self._server.context else "http"
         self._wake: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -107,24 +107,19 @@ class ScrapeServer:
             while all(key.fileobj is self._server for key, _ in waiting.select()):
                 self._server.handle_request()
 
-    def _app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        headers = [("Content-Type", "text/plain; charset=utf-8")]
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            status, body = "405 Method Not Allowed", b"use GET\n"
-        elif path == "/-/healthy":
-            status, body = "200 OK", b"healthy\n"
-        elif path != "/metrics":
-            status, body = "404 Not Found", b"try /metrics\n"
-        elif not self._authorized(environ.get("HTTP_AUTHORIZATION", "")):
-            status, body = "401 Unauthorized", b"a bearer token is required\n"
-            headers.append(("WWW-Authenticate", "Bearer"))
-        else:
-            status, body = "200 OK", self._render()
-            headers = [("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)]
-            self._scraped.set()
-        start_response(status, [*headers, ("Content-Length", str(len(body)))])
-        return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else body]
+    def _answer(self, path: str, authorization: str) -> tuple[HTTPStatus, dict[str, str], bytes]:
+        """Return status, headers and body for a GET of `path`."""
+        headers = {"Content-Type": "text/plain; charset=utf-8"}
+        if path == "/-/healthy":
+            return HTTPStatus.OK, headers, b"healthy\n"
+        if path != "/metrics":
+            return HTTPStatus.NOT_FOUND, headers, b"try /metrics\n"
+        if not self._authorized(authorization):
+            headers["WWW-Authenticate"] = "Bearer"
+            return HTTPStatus.UNAUTHORIZED, headers, b"a bearer token is required\n"
+        body = self._render()
+        self._scraped.set()
+        return HTTPStatus.OK, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, body
 
     def _authorized(self, header: str) -> bool:
         if self._token is None:
@@ -135,50 +130,84 @@ class ScrapeServer:
         )
 
 
-class _Handler(WSGIRequestHandler):
-    """Quiet, and never held up for long by a client that sends nothing."""
+class _Handler(BaseHTTPRequestHandler):
+    """Keeps the connection, as Prometheus does: a new one for each scrape would be a new thread, too."""
 
-    timeout = _REQUEST_TIMEOUT_SECONDS
+    protocol_version = "HTTP/1.1"
+    server_version = "trainswitch"
+    sys_version = ""
+    timeout = _REQUEST_TIMEOUT_SECONDS  # nobody is held up for long by a client that sends nothing
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body leave in one piece
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._reply(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._reply(with_body=False)
+
+    def _reply(self, *, with_body: bool) -> None:
+        path = self.path.partition("?")[0]
+        try:
+            status, headers, body = self.server.answer(path, self.headers.get("Authorization", ""))
+        except Exception:
+            logger.exception("the samples could not be given out")
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name for it
         logger.debug("scrape endpoint: " + format, *args)
 
-    def get_stderr(self) -> Any:
-        return _LogStream()
 
-
-class _LogStream:
-    """wsgiref writes tracebacks here; they go to the log, not into the trainer's output."""
-
-    def write(self, text: str) -> None:
-        if text.strip():
-            logger.warning("scrape endpoint: %s", text.rstrip())
-
-    def flush(self) -> None:
-        """Nothing is buffered."""
-
-
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
+class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     timeout = 0.0  # handle_request() is called when there is one
     allow_reuse_address = True
     context: ssl.SSLContext | None = None
+    answer: Callable[[str, str], tuple[HTTPStatus, dict[str, str], bytes]]
 
-    def server_bind(self) -> None:
-        # Not the base class's: it looks the host's full name up, which can take seconds.
-        socketserver.TCPServer.server_bind(self)
-        host, self.server_port = self.socket.getsockname()[:2]
-        self.server_name = host
-        self.setup_environ()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._open: set[socket.socket] = set()
+        self._open_lock = threading.Lock()
+        self._closed = False
+        super().__init__(*args, **kwargs)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         if self.context is None:
-            super().finish_request(request, client_address)
+            self._converse(request, client_address)
             return
         # Here, in the request's own thread, so that a slow handshake holds up nobody else.
         request.settimeout(_REQUEST_TIMEOUT_SECONDS)
         with self.context.wrap_socket(request, server_side=True) as secured:
-            super().finish_request(secured, client_address)
+            self._converse(secured, client_address)
+
+    def _converse(self, connection: socket.socket, client_address: Any) -> None:
+        """Answer what comes over `connection` until either end closes it."""
+        with self._open_lock:
+            if self._closed:
+                return
+            self._open.add(connection)
+        try:
+            super().finish_request(connection, client_address)
+        finally:
+            with self._open_lock:
+                self._open.discard(connection)
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._open_lock:  # a connection that is kept would go on telling of a run that has ended
+            self._closed = True
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         logger.debug("scrape endpoint: request from %s failed: %r", client_address, sys.exc_info()[1])
@@ -207,7 +236,7 @@ def _bind(config: ServerConfig, local_rank: int) -> _Server:
         "set server.port to choose another.",
         wanted,
         first,
-        bound.server_port,
+        bound.server_address[1],
     )
     return bound
 
@@ -217,8 +246,7 @@ def _adopt(listener: socket.socket) -> _Server:
     server = kind(listener.getsockname()[:2], _Handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listener
-    server.server_name, server.server_port = listener.getsockname()[:2]
-    server.setup_environ()
+    server.server_address = listener.getsockname()
     return server
 
 

@@ -30,7 +30,7 @@ from trainswitch.version import version
 
 logger = logging.getLogger("trainswitch")
 
-_TICK_SECONDS = 0.1
+_TICK_SECONDS = 0.5
 _GRACE_SECONDS = 1.0
 _NICENESS = 5
 

@@ -118,9 +118,21 @@ def _direct(
 ) -> list[float]:
     """Return, for each length, the best (`among`) of the worst (`within`) of the newest streaks."""
     found = []
+    n = len(values)
     for length in STREAK_STEPS:
-        ends = range(max(length, len(values) - fresh + 1), len(values) + 1)
-        found.append(among([within(values[end - length : end]) for end in ends]) if ends else none)
+        if n < length:
+            found.append(none)
+            continue
+        ends = range(max(length, n - fresh + 1), n + 1)
+        if length <= fresh:
+            found.append(among([within(values[end - length : end]) for end in ends]))
+            continue
+        # What all these streaks have in common is looked at once.
+        first, last = n - length, ends[0]
+        common = within(values[first:last])
+        found.append(
+            among([within((common, *values[end - length : first], *values[last:end])) for end in ends])
+        )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -9,6 +10,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,54 @@ def test_a_silent_client_holds_nobody_up(serve: Any) -> None:
     server = serve()
     with socket.create_connection(("127.0.0.1", server.port)):
         assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
+
+
+def test_a_connection_is_kept_from_scrape_to_scrape(serve: Any) -> None:
+    """Several requests go over one connection, a refused one among them, as Prometheus sends them."""
+    connection = HTTPConnection("127.0.0.1", serve().port, timeout=5)
+    with contextlib.closing(connection):
+        connection.connect()
+        kept = connection.sock
+        for path, status in (("/metrics", 200), ("/nowhere", 404), ("/metrics?x=1", 200)):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (status, True)
+        connection.request("HEAD", "/metrics")
+        assert connection.getresponse().read() == b""
+        assert connection.sock is kept
+
+
+def test_a_kept_connection_ends_with_the_run() -> None:
+    """After the end, nothing is told over a connection from before: a target that is gone has no samples."""
+    server = ScrapeServer(ServerConfig(port=0), 0, lambda: b"train_step 1\n")
+    server.start()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=5)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        connection.getresponse().read()
+        server.close()
+        assert connection.sock is not None
+        assert connection.sock.recv(1) == b""
+
+
+def test_samples_that_cannot_be_rendered_are_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    """What goes wrong in rendering is logged and answered with 500; the next request is served."""
+
+    def render() -> bytes:
+        if not rendered:
+            rendered.append(1)
+            raise ValueError("odd")
+        return b"x\n"
+
+    rendered: list[int] = []
+    server = ScrapeServer(ServerConfig(port=0), 0, render)
+    server.start()
+    try:
+        assert get(server.url)[0] == 500
+        assert get(server.url) == (200, b"x\n")
+    finally:
+        server.close()
+    assert "could not be given out" in caplog.text
 
 
 def test_registration_is_written_and_emptied(tmp_path: Path) -> None:
