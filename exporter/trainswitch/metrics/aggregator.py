@@ -16,7 +16,8 @@ from typing import Any
 
 from trainswitch.config import MonitorConfig
 from trainswitch.intervention.commands import ENDED_STATES, RUN_STATES, RunState
-from trainswitch.metrics.catalogue import AUTOCORRELATION_STEPS, EXCESS_LABELS, QUANTILES
+from trainswitch.metrics.at_scrape import AtScrape
+from trainswitch.metrics.catalogue import EXCESS_LABELS
 from trainswitch.metrics.limit_series import LimitSeries
 from trainswitch.metrics.python_lock import let_others_run
 from trainswitch.metrics.registry import MetricRegistry
@@ -34,9 +35,7 @@ from trainswitch.recording.records import (
 from trainswitch.recording.ring import RingReader
 from trainswitch.sinks.group import open_sinks
 from trainswitch.sinks.sink import Derived
-from trainswitch.statistics.excess import Lasting
-from trainswitch.statistics.state import STREAK_SIGNALS, Statistics
-from trainswitch.statistics.streaks import STREAK_STEPS
+from trainswitch.statistics.state import Statistics
 from trainswitch.statistics.throughput import utilization
 
 logger = logging.getLogger("trainswitch")
@@ -49,12 +48,6 @@ _RECORDS_AT_A_TIME = 4
 _MOMENTS_A_DRAIN = 16
 _LEARNING_RATE_ACTIONS = ("reduce_lr", "set_lr")
 _WAITING_SINCE = "train_collective_waiting_since_timestamp_seconds"
-_LASTING: dict[str, tuple[bool, Callable[[Statistics], Lasting]]] = {
-    "train_loss_excess_sigmas": (False, lambda s: s.excess.lasting),
-    "train_loss_rise_ratio": (True, lambda s: s.rise.lasting),
-    "train_grad_norm_excess_ratio": (False, lambda s: s.gradients_lasting),
-}
-"""What most of the last steps reach: metric → whether it holds in warm-up, and where it is."""
 _ALLOCATOR_COUNTERS = ("train_cuda_alloc_retries_total", "train_cuda_ooms_total")
 _STANDING_STATES = (*ENDED_STATES, "paused")
 
@@ -116,18 +109,7 @@ class Aggregator:
             Kind.COLLECTIVE_WAITING: lambda r: self._set(_WAITING_SINCE, r.values[0], r.label),
         }
         self._allocator_counts: dict[str, float] = {}
-        self._on_demand: tuple[tuple[tuple[str, ...], Callable[[], None]], ...] = (
-            (("train_loss_center", "train_loss_sigma"), self._show_loss_limits),
-            (("train_model_flops_utilization_ratio",), self._show_utilization),
-            (("train_loss_slope", "train_loss_slope_stderr", "train_loss_window"), self._show_trend),
-            (("train_loss_level",), self._show_level),
-            (tuple(_LASTING), self._show_lasting),
-            (("train_loss_autocorrelation",), self._show_autocorrelation),
-            (("train_grad_norm_climb_ratio",), self._show_climb),
-            (("train_grad_norm_quantile",), self._show_quantiles),
-            (tuple(f"train_{signal}_streak" for signal in STREAK_SIGNALS), self._show_streaks),
-        )
-        """Metrics that are worked out at a scrape, and what works them out."""
+        self._at_scrape = AtScrape(self.metrics, self._utilization)
         layers, activations = meta.get("layers", ()), meta.get("activations", ())
         self._layers = dict(zip(LAYER_SIGNALS, (layers, layers, layers, activations), strict=True))
         self._describe(meta, config, version)
@@ -208,14 +190,14 @@ class Aggregator:
         with self._lock:
             for record in records:
                 self._take(record)
-            self._refresh(wanted)
+            self._at_scrape.refresh_some(self._statistics, wanted)
 
     def render(self) -> bytes:
         """Return the samples as of now, in Prometheus's text format."""
         with self._lock:
             self._drain()
             start = time.thread_time()
-            self._refresh()
+            self._at_scrape.refresh(self._statistics)
             text = self.metrics.render()
             self._count("trainswitch_overhead_seconds_total", "render", amount=time.thread_time() - start)
             self._reader.mark_counted()
@@ -493,68 +475,6 @@ class Aggregator:
     def _derived(self) -> Derived:
         limits = self._statistics.loss_limits()
         return Derived(*limits) if limits is not None else Derived()
-
-    def _refresh(self, wanted: Container[str] | None = None) -> None:
-        """Work out what is only needed when somebody looks; only the metrics that are `wanted`, or all."""
-        for names, show in self._on_demand:
-            if wanted is None:
-                show()
-                let_others_run()
-            elif any(name in wanted for name in names):
-                show()
-
-    def _show_loss_limits(self) -> None:
-        limits = self._statistics.loss_limits()
-        if limits is not None:
-            self._set("train_loss_center", limits[0])
-            self._set("train_loss_sigma", limits[1])
-
-    def _show_utilization(self) -> None:
-        used = self._utilization.ratio() if self._utilization is not None else None
-        if used is not None:
-            self._set("train_model_flops_utilization_ratio", used)
-
-    def _show_trend(self) -> None:
-        trend = self._statistics.trend.trend()
-        if trend is not None:
-            self._set("train_loss_slope", trend.slope)
-            self._set("train_loss_slope_stderr", trend.slope_stderr)
-            self._set("train_loss_window", trend.minimum, "min")
-            self._set("train_loss_window", trend.median, "median")
-            self._set("train_loss_window", trend.maximum, "max")
-
-    def _show_lasting(self) -> None:
-        for name, (holds_in_warmup, lasting_of) in _LASTING.items():
-            lasting = lasting_of(self._statistics).now
-            shown = holds_in_warmup or self._statistics.baseline.ready
-            self._set(name, lasting if lasting is not None and shown else 0.0)
-
-    def _show_level(self) -> None:
-        level = self._statistics.excess.level()
-        if level is not None:
-            for stat, value in level._asdict().items():
-                self._set("train_loss_level", value, stat)
-
-    def _show_autocorrelation(self) -> None:
-        value = self._statistics.trend.autocorrelation(AUTOCORRELATION_STEPS)
-        if value is not None:
-            self._set("train_loss_autocorrelation", value)
-
-    def _show_climb(self) -> None:
-        ratio = self._statistics.gradients.climb()
-        if ratio is not None:
-            self._set("train_grad_norm_climb_ratio", ratio)
-
-    def _show_quantiles(self) -> None:
-        values = self._statistics.gradients.quantiles([float(name) for name in QUANTILES])
-        for name, value in zip(QUANTILES, values, strict=False):
-            self._set("train_grad_norm_quantile", value, name)
-
-    def _show_streaks(self) -> None:
-        for signal, streaks in self._statistics.streaks.items():
-            for side, levels in streaks.levels().items():
-                for steps, level in zip(STREAK_STEPS, levels, strict=False):
-                    self._set(f"train_{signal}_streak", level, side, str(steps))
 
     def _set(self, name: str, value: float, *labels: str) -> None:
         self.metrics.gauge(name, *labels).set(value)
