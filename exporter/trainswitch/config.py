@@ -7,13 +7,14 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import yaml
 from pydantic import (
     Field,
     NonNegativeInt,
     SerializerFunctionWrapHandler,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -24,6 +25,8 @@ from trainswitch.limits import LimitConfig, PhaseConfig, Phases, check_limits
 from trainswitch.sections import Section, read_section, settings_of
 
 HOME_VARIABLE = "TRAINSWITCH_HOME"
+
+GuardSetting = Literal["auto", "on", "off"]
 
 _DEFAULT_WARMUP_STEPS = 1000
 _SHORTEST_WARMUP_STEPS = 20
@@ -53,6 +56,8 @@ class ServerConfig(Section):
     """Certificate chain (PEM); with `tls_key`, the endpoint speaks HTTPS."""
     tls_key: Path | None = None
     """Private key (PEM)."""
+    tls_client_ca: Path | None = None
+    """Authorities (PEM) by one of which every scrape's own certificate must be signed."""
     bearer_token_file: Path | None = None
     """File with the token that a scrape must send; read once, at start."""
     linger_seconds: float = Field(default=3.0, ge=0.0, le=60.0)
@@ -67,6 +72,8 @@ class ServerConfig(Section):
     def _both_or_neither(self) -> ServerConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca has no effect without TLS: give tls_cert and tls_key, too")
         return self
 
 
@@ -79,6 +86,8 @@ class ControlConfig(Section):
     """How often the folder is looked at, off the training thread."""
     status_interval_seconds: float = Field(default=5.0, ge=0.1, le=600.0)
     """How often ``status.json`` is refreshed while nothing happens; answers and new states go out at once."""
+    signing_key_file: Path | None = None
+    """Keys that the controller has, too, one a line: only what is signed by one of them is believed."""
 
 
 class CheckpointConfig(Section):
@@ -92,6 +101,8 @@ class CheckpointConfig(Section):
     """How many of the newest checkpoints rotation keeps; stable ones that a rollback needs stay, too."""
     probation_steps: int = Field(default=100, ge=1)
     """Steps without trouble after which a checkpoint is stable."""
+    max_pinned: int = Field(default=3, ge=1)
+    """How many checkpoints ``snapshot`` with ``pin`` keeps from rotation; one more unpins the oldest."""
 
 
 class StatisticsConfig(Section):
@@ -164,7 +175,8 @@ class SamplingConfig(Section):
     """
 
     grad_norm: int = Field(default=1, ge=0)
-    """Global gradient norm. Where `clip_grad_norm_` works it out in any case, every step's is recorded."""
+    """Global gradient norm. Where `clip_grad_norm_` or the guard works it out in any case, every step's is
+    recorded."""
     layers: int = Field(default=10, ge=0)
     """Gradient norm of each layer."""
     weights: int = Field(default=100, ge=0)
@@ -278,12 +290,20 @@ class MonitorConfig(Section):
     phases: tuple[PhaseConfig, ...] = Field(default=(), max_length=16)
     """Phases of training, in order; the last one lasts to the end of the run."""
     limits: tuple[LimitConfig, ...] = ()
+    guard: GuardSetting = "auto"
+    """Whether the optimizer's steps on gradients that are not finite are skipped; ``auto``: wherever that
+    makes nothing wait for a device."""
     isolate: bool = False
     """Whether metrics are served by a process of its own, which outlives a trainer that hangs or dies."""
     sidecar: SidecarConfig | None = None
     """Of that process; None for its defaults."""
     ring_records: int = Field(default=16384, ge=64, le=2**22)
     """Slots of the shared-memory ring, 256 bytes each."""
+
+    @field_validator("guard", mode="before")
+    @classmethod
+    def _yaml_reads_on_as_true(cls, given: Any) -> Any:
+        return {True: "on", False: "off"}[given] if isinstance(given, bool) else given
 
     @model_validator(mode="after")
     def _phases_in_order(self) -> MonitorConfig:
@@ -335,6 +355,19 @@ def with_isolation(config: MonitorConfig, isolate: bool | None) -> MonitorConfig
     if config.sidecar is not None and not config.isolate:
         raise ConfigError("sidecar has no effect without isolate: set isolate to true or remove sidecar.")
     return config
+
+
+def with_guard(config: MonitorConfig, guard: str | None) -> MonitorConfig:
+    """Return `config` with `guard` as the program decides; None leaves it as it is.
+
+    Raises:
+        ConfigError: `guard` is not one of the setting's values.
+    """
+    if guard is None:
+        return config
+    if guard not in get_args(GuardSetting):
+        raise ConfigError(f"guard={guard!r} is not known: use one of {', '.join(get_args(GuardSetting))}.")
+    return config.model_copy(update={"guard": guard})
 
 
 def _load_yaml(path: Path, parents: tuple[Path, ...]) -> Any:

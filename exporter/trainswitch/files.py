@@ -15,7 +15,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as handle:
+        temporary.unlink(missing_ok=True)
+        # Exclusively: a link of that name, which others may have put there, is not followed.
+        with temporary.open("xb") as handle:
             handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())

@@ -10,40 +10,57 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainswitch.config import MonitorConfig, load_config, with_isolation
-from trainswitch.errors import ActionRefused, AgreementLost, ConfigError, RingError, ServerError
+from trainswitch.config import MonitorConfig, load_config, with_guard, with_isolation
+from trainswitch.errors import AgreementLost, ConfigError
 from trainswitch.intervention.actions import Interventions
 from trainswitch.intervention.agreement import Agreement, FileAgreement, GroupAgreement
 from trainswitch.intervention.channel import ControlChannel
-from trainswitch.intervention.commands import ACTIONS, CommandOutcome, RunState, check_run_name
+from trainswitch.intervention.clipping import GradientClip
+from trainswitch.intervention.commands import (
+    ACTIONS,
+    RESULTS,
+    CommandOutcome,
+    RunState,
+    check_run_name,
+)
 from trainswitch.intervention.control_file import run_folder
+from trainswitch.intervention.data_feed import DataFeed
 from trainswitch.intervention.file_group import FileGroup
 from trainswitch.intervention.keeper import CheckpointKeeper
 from trainswitch.intervention.rank_group import RankGroup
+from trainswitch.intervention.rate_actions import RateActions
+from trainswitch.intervention.run_actions import RunParts
+from trainswitch.intervention.sampling_action import sampling_deed
+from trainswitch.intervention.state_actions import StateActions
 from trainswitch.metrics.catalogue import SKIP_REASONS
-from trainswitch.metrics.endpoint import Endpoint
-from trainswitch.metrics.isolated import IsolatedEndpoint
+from trainswitch.opening import (
+    further_state,
+    layers_of,
+    open_endpoint,
+    open_probes,
+    open_ring,
+    open_training,
+    parameter_count,
+    rank_in_environment,
+    scale_of,
+    watch_collectives,
+)
 from trainswitch.probes.readout import HostValues, Readout, Scalar, to_float
 from trainswitch.probes.sampling import changed_sampling, check_sampling
-from trainswitch.processes import start_ticks
 from trainswitch.recording.records import LABEL_BYTES, Kind
-from trainswitch.recording.ring import StepRing
 from trainswitch.recording.steps import Step, StepRecorder
-from trainswitch.version import version
 
 if TYPE_CHECKING:
     import torch
+    from pydantic import BaseModel
 
-    from trainswitch.intervention.learning_rate import LearningRateScale
-    from trainswitch.intervention.training_state import HasStateDict, TrainingState
-    from trainswitch.probes.collectives import Collectives
-    from trainswitch.probes.layers import Layers
-    from trainswitch.probes.model import ModelProbes
+    from trainswitch.intervention.guard import Guard
+    from trainswitch.intervention.training_state import HasStateDict
 
 logger = logging.getLogger("trainswitch")
 
@@ -86,10 +103,12 @@ class Monitor:
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: HasStateDict | None = None,
         state: Mapping[str, HasStateDict] | None = None,
+        data: HasStateDict | None = None,
         config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,  # noqa: ARG002
         step: int = 0,
         scaler: torch.amp.GradScaler | None = None,
         isolate: bool | None = None,
+        guard: str | None = None,
     ) -> None:
         """Begin to watch.
 
@@ -99,41 +118,80 @@ class Monitor:
             optimizer: saved and rolled back; gradient norms and learning rates are read from it.
             scheduler: saved and rolled back.
             state: further named objects with ``state_dict``/``load_state_dict`` to save and roll back.
+            data: such an object, the loader itself perhaps, that holds the position in the data; saved,
+                loaded by `restore`, and by a rollback only where it is to rewind the data.
             config: path to a YAML file, a dict, or a `MonitorConfig`.
             step: number of steps the run has behind it, when it is resumed.
             scaler: of automatic mixed precision; loss scale and skipped steps are read from it, and it is
                 saved and rolled back with the rest.
             isolate: whether a process of its own serves the metrics; None leaves it to the configuration.
+            guard: ``auto``, ``on`` or ``off``: whether the optimizer's steps on gradients that are not finite
+                are skipped; None leaves it to the configuration.
 
         Raises:
             ConfigError: a setting, or the run's name, is not valid.
             ServerError: the endpoint's token or certificate cannot be used.
         """
         self.run = check_run_name(run)
-        self.config = with_isolation(self.config, isolate)  # loaded in __new__
-        self.rank, self.world_size, self._local_rank = _rank()
+        self.config = with_guard(with_isolation(self.config, isolate), guard)  # loaded in __new__
+        self.rank, self.world_size, self._local_rank = rank_in_environment()
         self._node = socket.gethostname()
         self._closed = False
         self._sampling = self.config.sampling
         self._first_step = True
         self._reported: set[str] = set()
-        self._data_wait = 0.0
+        self._feed = DataFeed(lambda: self.should_stop)
         self._control_read_due = 0.0
         self._micro: list[Scalar] = []
         self._owner = os.getpid()
         parts = {"model": model, "optimizer": optimizer}
         self._attached = [name for name, part in parts.items() if part is not None]
         check_sampling(self.config.sampling, self.config.sampling.model_fields_set, self._attached)
-        layers = _layers_of(model, self.config.layers.max_series)
-        self._ring = self._open_ring(
-            "torch" if self._attached else "none", _parameters(self.config, model), layers, step
+        layers = layers_of(model, self.config.layers.max_series)
+        self._ring = open_ring(
+            self.config,
+            run=self.run,
+            rank=self.rank,
+            node=self._node,
+            world_size=self.world_size,
+            local_rank=self._local_rank,
+            framework="torch" if self._attached else "none",
+            parameters=parameter_count(self.config, model),
+            layers=layers,
+            step=step,
         )
         self._recorder = StepRecorder(self._ring, self._on_nonfinite)
-        self._readout = Readout(self._publish, width=4)
-        self._learning_rate = _scale_of(optimizer)
-        self._probes = self._open_probes(model, optimizer, layers, scaler, step)
-        state = {**({} if scaler is None else {"scaler": scaler}), **(state or {})}
-        self._training, self._keeper = self._open_checkpoints(model, optimizer, scheduler, state)
+        self._readout = Readout(self._publish, width=5)
+        self._learning_rate = scale_of(optimizer)
+        self._probes = open_probes(
+            self.config,
+            model,
+            optimizer,
+            layers=layers,
+            scaler=scaler,
+            rank=self.rank,
+            step=step,
+            append=self._ring.append,
+        )
+        self._guard = self._open_guard(model, optimizer, scaler)
+        self._training = open_training(
+            model,
+            optimizer,
+            scheduler,
+            further_state(scaler, data, state),
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        self._keeper: CheckpointKeeper | None = None
+        if self._training is not None:
+            self._keeper = CheckpointKeeper(
+                self.run,
+                self.config.checkpoint,
+                record=self._record,
+                report=self._report,
+                judge=self._training.nonfinite,
+                rank=self.rank,
+            )
         self._store = self._keeper.store if self._keeper is not None else None
         self._channel = ControlChannel(
             self.config.control,
@@ -144,125 +202,85 @@ class Monitor:
             on_error=lambda reason: self._record(Kind.CONTROL_ERROR, label=reason),
             on_read=self._on_poll,
         )
-        self._interventions = Interventions(
-            self._channel,
-            training=self._training,
-            store=self._store,
-            learning_rate=self._learning_rate,
+        states = StateActions(
+            self._training,
+            self._store,
             follows=self.rank > 0,
-            on_answer=self._on_answer,
-            statistics=self._statistics_state,
-            on_restored=self._on_restored,
-            moment=lambda: self._agreement.moment if self._agreement is not None else "",
+            holds_data=data is not None,
+            meta=self._checkpoint_meta,
+        )
+        self._rates = RateActions(self._learning_rate)
+        self._clip = GradientClip(self._probes)
+        run_parts = RunParts(
+            states=states,
+            rates=self._rates,
+            clip=self._clip,
+            feed=self._feed,
+            sampling=sampling_deed(
+                lambda intervals: changed_sampling(self._sampling, intervals, self._attached),
+                lambda intervals: self.set_sampling(**intervals),
+            ),
+        )
+        self._interventions = Interventions(
+            self._channel, run_parts, on_answer=self._on_answer, on_restored=self._on_restored
         )
         self._interventions.step = step
         self._ranks = RankGroup(self.run, self.rank, self.world_size) if self.world_size > 1 else None
         self._agreement: Agreement | None = None
         if self._keeper is not None:
-            self._keeper.on_saved = self._interventions.saved
-        self._endpoint = self._open_endpoint()
+            self._keeper.on_saved = states.saved
+        self._endpoint = open_endpoint(self._ring, self._local_rank, on_restart=self._on_sidecar_restart)
         self._start()
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _open_ring(
-        self, framework: str, parameters: int | None, layers: Layers | None, step: int
-    ) -> StepRing:
-        meta = {
-            "run": self.run,
-            "rank": self.rank,
-            "node": self._node,
-            "framework": framework,
-            "world_size": self.world_size,
-            "started_at": time.time(),
-            "step": step,
-            "pid": os.getpid(),
-            "pid_started": start_ticks(os.getpid()),
-            "local_rank": self._local_rank,
-            "parameters": parameters,
-            "layers": layers.names if layers is not None else (),
-            "activations": layers.activation_names if layers is not None else (),
-            "config": self.config.model_dump(mode="json"),
-        }
-        try:
-            return StepRing.create(meta, self.config.ring_records)
-        except RingError as error:
-            logger.warning("%s Going on in private memory: no black box outlives this process.", error)
-            if self.config.isolate:
-                logger.warning("isolate needs shared memory: a thread of the trainer serves the metrics.")
-            return StepRing.private(meta, self.config.ring_records)
-
-    def _open_probes(
+    def _open_guard(
         self,
         model: torch.nn.Module | None,
         optimizer: torch.optim.Optimizer | None,
-        layers: Layers | None,
         scaler: torch.amp.GradScaler | None,
-        step: int,
-    ) -> ModelProbes | None:
-        if not self._attached and scaler is None:
+    ) -> Guard | None:
+        if optimizer is None or self._probes is None:
+            if self.config.guard == "on":
+                raise ConfigError("guard: on has no effect without an optimizer: pass it to attach().")
             return None
-        from trainswitch.probes.model import ModelProbes
+        from trainswitch.intervention.guard import open_guard
 
-        return ModelProbes(
-            model,
+        return open_guard(
+            self.config.guard,
             optimizer,
-            layers=layers,
-            sampling=self.config.sampling,
-            settings=self.config.layers,
-            rank=self.rank,
-            step=step,
-            append=self._ring.append,
-            scaler=scaler,
+            model,
+            scaler,
+            run=self.run,
+            check=self._probes.check,
+            say=lambda sentence: logger.log(
+                logging.INFO if self.rank > 0 else logging.WARNING, "%s", sentence
+            ),
+            on_lost=self._on_guard_lost,
         )
 
-    def _open_endpoint(self) -> Endpoint | IsolatedEndpoint:
-        try:
-            if self.config.isolate and self._ring.path is not None:
-                return IsolatedEndpoint(
-                    self._ring, self._local_rank, version(), on_restart=self._on_sidecar_restart
-                )
-            return Endpoint(self._ring.reader(), self._local_rank, version())
-        except ServerError:
-            self._ring.close()
-            raise
+    def _on_guard_lost(self, why: str) -> None:
+        """Hear that the guard is off."""
+        self._record(Kind.GUARD, (0.0,))
+        self._report("guard", f"the guard is off from now on: {why}")
+
+    def _tell_guard(self) -> None:
+        if "optimizer" in self._attached:
+            self._record(Kind.GUARD, (float(self.guarded),))
 
     def _on_sidecar_restart(self) -> None:
         """Say again what a new sidecar does not find in the ring when it was said long ago."""
         if self._keeper is not None:
             self._keeper.tell_again()
+        self._tell_guard()
+        self._tell_actions()
         said = None
         while said != self._channel.state:  # the training thread may change it in between
             said = self._channel.state
             self._record(Kind.STATE, label=said)
 
-    def _open_checkpoints(
-        self,
-        model: torch.nn.Module | None,
-        optimizer: torch.optim.Optimizer | None,
-        scheduler: HasStateDict | None,
-        state: Mapping[str, HasStateDict],
-    ) -> tuple[TrainingState | None, CheckpointKeeper | None]:
-        if (model is None and optimizer is None and scheduler is None and not state) or (
-            self.world_size == 1 and self.rank != 0
-        ):
-            return None, None
-        from trainswitch.intervention.training_state import TrainingState
-
-        training = TrainingState(
-            model=model,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            extra=state,
-            own=frozenset(state) - {"scaler"} if self.rank > 0 else None,
-        )
-        keeper = CheckpointKeeper(
-            self.run, self.config.checkpoint, record=self._record, report=self._report, rank=self.rank
-        )
-        return training, keeper
-
     def _agree(self) -> Agreement:
-        """Begin to carry out commands with the other ranks; called at the first boundary."""
+        """Begin to carry out commands with the other ranks; called at the first boundary, or by `restore`."""
         if self._ranks is not None and self._ranks.reachable():
             return GroupAgreement(self._interventions, self._ranks, on_lost=self._on_agreement_lost)
         folder = run_folder(self.config.control.folder, self.run)
@@ -273,46 +291,41 @@ class Monitor:
         """Hear that commands cannot be carried out by all ranks (any more)."""
         self._record(Kind.CONTROL_ERROR, label="ranks")
         self._report("ranks", f"commands are refused from now on: {error}")
-        if self.rank > 0:
+        if self.rank > 0 or (self._training is not None and self._training.spread):
             self._keeper = None  # what this rank saves is of no use without the others
 
     def _start(self) -> None:
         self._endpoint.start()
         if self.rank == 0:
             self._channel.open()
-        self._collectives = self._watch_collectives()
+        self._tell_guard()
+        self._collectives = watch_collectives(
+            self.world_size, self._ring.append, lambda: self._interventions.step
+        )
         atexit.register(self._at_exit)
         logger.info(
             "run %s is watched: %s, control folder %s", self.run, self.url, self.config.control.folder
         )
         self._mark = perf_counter()
 
-    def _watch_collectives(self) -> Collectives | None:
-        distributed = sys.modules.get("torch.distributed")
-        if self.world_size == 1 or distributed is None or not distributed.is_available():
-            return None
-        from trainswitch.probes.collectives import Collectives
-
-        return Collectives(self._ring.append, lambda: self._interventions.step)
-
     @property
     def url(self) -> str | None:
         """Address of this rank's ``/metrics``; None where no port could be had."""
         return self._endpoint.url
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the optimizer's steps on gradients that are not finite are skipped."""
+        return self._guard is not None and self._guard.active
+
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of `loader`, timing the wait for each; ends early when a stop is commanded."""
-        iterator = iter(loader)
-        while not self.should_stop:
-            start = perf_counter()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            self._data_wait += perf_counter() - start
-            yield batch
+        """Yield the batches of `loader`, timing the wait for each; ends early when a stop is commanded.
+
+        A command may skip some, and a rollback may rewind `loader`, of which a new iterator is then taken.
+        """
+        return self._feed.batches(loader)
 
     def micro_step(self, loss: Scalar) -> None:
         """Take the loss of one micro-batch; the next `step` without a loss records their mean."""
@@ -349,6 +362,31 @@ class Monitor:
         self._sampling = changed_sampling(self._sampling, intervals, self._attached)
         if self._probes is not None:
             self._probes.sampling = self._sampling
+
+    def register_action(
+        self, name: str, handler: Callable[[Any], str | None], params: type[BaseModel] | None = None
+    ) -> None:
+        """Let commands and policies name an action of this run's own; on every rank, before the first step.
+
+        Args:
+            name: ``[a-z][a-z0-9_]{0,63}``, not a built-in one's.
+            handler: carries it out, at a step boundary, in the training thread, on every rank; takes the
+                parsed parameters, or None where the action has none. What it returns is the answer's
+                sentence; what it raises makes the answer ``failed``, or ``refused`` for `ActionRefused`.
+            params: pydantic model of the parameters, with ``extra="forbid"``; None for an action without any.
+
+        Raises:
+            ConfigError: the name is not allowed or taken, `params` is no such model, or steps were taken.
+        """
+        if not self._first_step:
+            raise ConfigError(f"action {name!r} was registered after the first step: register it before.")
+        self._interventions.custom.register(name, handler, params)
+        self._tell_actions()
+
+    def _tell_actions(self) -> None:
+        for name in self._interventions.custom.names:
+            self._record(Kind.ACTION, label=name)
+        self._channel.actions = (*ACTIONS, *self._interventions.custom.names)
 
     def step(
         self,
@@ -416,6 +454,9 @@ class Monitor:
         if self._probes is not None:
             measured, clipped_at = self._probes.take()
             scaling = self._probes.take_loss_scale()
+            held = self._guard.take() if self._guard is not None else None
+            if held is not None:
+                scaling = (*(scaling or (None, None)), held)
             if grad_norm is None:
                 grad_norm = measured
             elif hasattr(grad_norm, "to_local"):
@@ -438,7 +479,7 @@ class Monitor:
                 self._interventions.step,
                 time.time(),
                 seconds,
-                self._data_wait,
+                self._feed.waited,
                 samples,
                 tokens,
                 epoch,
@@ -449,7 +490,8 @@ class Monitor:
                 perf_counter() - start,
             ),
         )
-        self._data_wait = 0.0
+        self._feed.waited = 0.0
+        self._clip.end_step()
         if self._probes is not None:
             self._readout.submit(step, (loss, grad_norm, *scaling))
             self._probes.end_step(step.number)
@@ -480,24 +522,24 @@ class Monitor:
 
         Args:
             step: of the checkpoint; by default the newest stable one or, where no stable one can be read, the
-                newest on probation.
+                newest on probation. Of several ranks, all call it alike and load the same one, or none.
 
         Returns:
             The step that the run goes on from; None where there is no checkpoint, so the run is a new one.
 
         Raises:
-            ActionRefused: nothing was attached, or the run has several ranks.
+            ActionRefused: nothing was attached, or a run of several ranks has stepped already.
             CheckpointError: there are checkpoints, but not the one asked for, or none that can be loaded.
+            AgreementLost: a rank is gone, or did not call it.
         """
-        if self.world_size > 1:
-            raise ActionRefused(
-                f"restore() needs a run of one rank and this one has {self.world_size}: load a checkpoint in "
-                "the training script, on every rank, and pass step= to attach()."
-            )
-        if self._store is not None and step is None and not self._store.entries():
-            return None
-        restored = self._interventions.restore(step).step
-        self._first_step = True
+        if self._ranks is not None:
+            self._agreement = self._agreement or self._agree()
+            restored = self._agreement.restore(step)
+        else:
+            found = self._interventions.prepare_restore(step, {})
+            restored = self._interventions.restore(step).step if found is not None else None
+        if restored is not None:
+            self._first_step = True
         return restored
 
     def _on_restored(self, step: int, meta: Mapping[str, Any]) -> None:
@@ -506,7 +548,7 @@ class Monitor:
         self._record(Kind.RESTORED, step=step)
         self._channel.step = step
         self._micro = []
-        self._data_wait = 0.0
+        self._feed.waited = 0.0
         if self.rank > 0 and self._keeper is not None:  # no control channel tells it on these ranks
             self._keeper.tell()
         statistics = meta.get("statistics")
@@ -516,6 +558,16 @@ class Monitor:
             self._endpoint.load_statistics(statistics)
         except Exception as error:  # noqa: BLE001 - the run is restored already, and that is what counts
             self._report("statistics", f"the checkpoint's statistics are not used, these go on: {error}.")
+
+    def _checkpoint_meta(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the monitor's own; a rollback reads the statistics only."""
+        return {
+            "learning_rate_factor": self._rates.factor,
+            "clipping": self._clip.state(),
+            "answers": self._channel.answers(),
+            "statistics": self._statistics_state(),
+            "moment": self._agreement.moment if self._agreement is not None else "",
+        }
 
     def _statistics_state(self) -> dict[str, Any] | None:
         try:
@@ -555,8 +607,9 @@ class Monitor:
             self._change_state("stopped")
 
     def _on_answer(self, outcome: CommandOutcome, delay: float) -> None:
-        action = outcome.action if outcome.action in ACTIONS else "unknown"
-        self._record(Kind.COMMAND, (delay,), label=f"{action}/{outcome.result}")
+        known = outcome.action in ACTIONS or outcome.action in self._interventions.custom.names
+        values = delay, float(RESULTS.index(outcome.result))
+        self._record(Kind.COMMAND, values, label=outcome.action if known else "unknown")
 
     @property
     def should_stop(self) -> bool:
@@ -578,14 +631,14 @@ class Monitor:
         """
         self._change_state("evaluating")
         start = perf_counter()
-        taken, waited = start - self._mark, self._data_wait
+        taken, waited = start - self._mark, self._feed.waited
         self._mark = start
         try:
             yield
         finally:
             self._account("evaluate")
             self._mark -= taken
-            self._data_wait = waited
+            self._feed.waited = waited
             self._change_state("running")
 
     def evaluate(self, **metrics: Scalar) -> None:
@@ -643,15 +696,17 @@ class Monitor:
 
     def _end_checkpoints(self) -> None:
         if self._store is not None:
-            finish = self._interventions.carry_out if self._ranks is None else self._interventions.ready
-            finish()
+            # Only what was begun is ended: what is still pending has no training left to act on.
+            self._interventions.ready()
             self._store.close()
-            finish()  # answers a snapshot that was still being written
+            self._interventions.ready()  # answers a snapshot that was still being written
             self._on_poll()
 
     def _detach(self) -> None:
         if self._collectives is not None:
             self._collectives.detach()
+        if self._guard is not None:
+            self._guard.detach()
         if self._probes is not None:
             self._probes.detach()
         if self._learning_rate is not None:
@@ -676,7 +731,7 @@ class Monitor:
         now = perf_counter()
         self._record(Kind.PHASE, (now - self._mark,), label=phase)
         self._mark = now
-        self._data_wait = 0.0  # a wait in that time is part of it
+        self._feed.waited = 0.0  # a wait in that time is part of it
 
     def _change_state(self, state: RunState) -> None:
         self._record(Kind.STATE, label=state)
@@ -699,10 +754,12 @@ def attach(
     run: str,
     scheduler: HasStateDict | None = None,
     state: Mapping[str, HasStateDict] | None = None,
+    data: HasStateDict | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,
     step: int = 0,
     scaler: torch.amp.GradScaler | None = None,
     isolate: bool | None = None,
+    guard: str | None = None,
 ) -> Monitor:
     """Watch a PyTorch training run; see `Monitor` for the arguments."""
     return Monitor(
@@ -711,49 +768,10 @@ def attach(
         optimizer=optimizer,
         scheduler=scheduler,
         state=state,
+        data=data,
         config=config,
         step=step,
         scaler=scaler,
         isolate=isolate,
+        guard=guard,
     )
-
-
-def _layers_of(model: torch.nn.Module | None, max_series: int) -> Layers | None:
-    if model is None:
-        return None
-    from trainswitch.probes.layers import Layers
-
-    return Layers(model, max_series)
-
-
-def _scale_of(optimizer: torch.optim.Optimizer | None) -> LearningRateScale | None:
-    if optimizer is None:
-        return None
-    from trainswitch.intervention.learning_rate import LearningRateScale
-
-    return LearningRateScale(optimizer)
-
-
-def _parameters(config: MonitorConfig, model: torch.nn.Module | None) -> int | None:
-    """Count the model's parameters, where the FLOPs of a token are estimated from them."""
-    if not config.throughput.estimated:
-        return None
-    if model is None:
-        raise ConfigError(
-            "throughput.peak_flops has no effect without the FLOPs of the model: attach the model, or set "
-            "throughput.flops_per_token or throughput.flops_per_step."
-        )
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _rank() -> tuple[int, int, int]:
-    """Return rank, world size and local rank, as torchrun sets them."""
-    numbers = []
-    for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
-        text = os.environ.get(name, str(default))
-        if not text.isdecimal():
-            raise ConfigError(
-                f"environment variable {name} is {text!r}: set it to a whole number or unset it."
-            )
-        numbers.append(int(text))
-    return numbers[0], numbers[1], numbers[2]

@@ -7,18 +7,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainswitch.config import MonitorConfig, with_isolation
+from trainswitch.config import MonitorConfig, with_guard, with_isolation
 from trainswitch.errors import ActionRefused, ConfigError
 from trainswitch.intervention.commands import RunState, check_run_name
+from trainswitch.intervention.custom_actions import CustomActions
 from trainswitch.monitor import Monitor
 from trainswitch.probes.readout import Scalar
 from trainswitch.probes.sampling import changed_sampling
 
 if TYPE_CHECKING:
     import torch
+    from pydantic import BaseModel
 
     from trainswitch.intervention.training_state import HasStateDict
 
@@ -41,10 +43,12 @@ class MonitorOff(Monitor):
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: HasStateDict | None = None,
         state: Mapping[str, HasStateDict] | None = None,
+        data: HasStateDict | None = None,
         config: str | os.PathLike[str] | Mapping[str, Any] | MonitorConfig | None = None,
         step: int = 0,
         scaler: torch.amp.GradScaler | None = None,
         isolate: bool | None = None,
+        guard: str | None = None,
     ) -> None:
         """Check the settings, and do nothing; see `Monitor` for the arguments.
 
@@ -52,17 +56,23 @@ class MonitorOff(Monitor):
             ConfigError: a setting, or the run's name, is not valid.
         """
         self.run = check_run_name(run)
-        self.config = with_isolation(self.config, isolate)  # loaded in Monitor.__new__
+        self.config = with_guard(with_isolation(self.config, isolate), guard)  # loaded in Monitor.__new__
         parts = {"model": model, "optimizer": optimizer}
         self._attached = [name for name, part in parts.items() if part is not None]
         self._sampling = self.config.sampling
         self._optimizer = optimizer
+        self._custom = CustomActions()
         self._step = step
         logger.info("run %s is not watched: its configuration says enabled: false", run)
 
     @property
     def url(self) -> None:
         """None: nothing is served."""
+
+    @property
+    def guarded(self) -> bool:
+        """False: nothing is guarded."""
+        return False
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches of `loader`."""
@@ -92,6 +102,12 @@ class MonitorOff(Monitor):
     def set_sampling(self, **intervals: int) -> None:
         """Refuse what `Monitor.set_sampling` refuses."""
         self._sampling = changed_sampling(self._sampling, intervals, self._attached)
+
+    def register_action(
+        self, name: str, handler: Callable[[Any], str | None], params: type[BaseModel] | None = None
+    ) -> None:
+        """Refuse what `Monitor.register_action` refuses; no command reaches the run."""
+        self._custom.register(name, handler, params)
 
     def step(
         self,

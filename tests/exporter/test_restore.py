@@ -74,15 +74,10 @@ def test_a_checkpoint_that_is_not_there_is_an_error(loop_without_checkpoints: Lo
         loop_without_checkpoints.monitor.restore(7)
 
 
-def test_restore_needs_something_to_restore(
-    new_monitor: MonitorFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing attached, or several ranks, are refused with the way out."""
+def test_restore_needs_something_to_restore(new_monitor: MonitorFactory) -> None:
+    """Nothing attached is refused with the way out."""
     with pytest.raises(ActionRefused, match="attach a model"):
         new_monitor().restore()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ActionRefused, match="pass step= to attach"):
-        new_monitor(run="other").restore()
 
 
 def test_a_rollback_takes_the_statistics_back_and_goes_on(home: Path, new_monitor: MonitorFactory) -> None:
@@ -159,6 +154,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     fake = types.SimpleNamespace(perf_counter=lambda: now[0], time=time.time)
     with monkeypatch.context() as patched:
         patched.setattr("trainswitch.monitor.perf_counter", fake.perf_counter)
+        patched.setattr("trainswitch.intervention.data_feed.perf_counter", fake.perf_counter)
         patched.setattr("trainswitch.intervention.keeper.time", fake)
         yield now
 

@@ -16,11 +16,13 @@ goes on: rank 0 speaks at least once a second, so no collective is pending for l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from trainswitch.errors import ActionRefused, AgreementLost, CheckpointError
@@ -29,6 +31,7 @@ from trainswitch.intervention.actions import Interventions, Refusal
 from trainswitch.intervention.commands import Command
 from trainswitch.intervention.file_group import FileGroup
 from trainswitch.intervention.rank_group import MAX_DOCUMENT_BYTES, RankGroup, Word, names_of
+from trainswitch.intervention.rank_restore import restore_together
 
 logger = logging.getLogger("trainswitch")
 
@@ -108,6 +111,31 @@ class Agreement(ABC):
             self._give_up(error)
         except Exception as error:  # noqa: BLE001 - the monitor's own trouble never ends a training
             self._give_up(self._group.lose(repr(error)))
+
+    def restore(self, step: int | None) -> int | None:
+        """Load one checkpoint on every rank, or none anywhere; called by all before their first step.
+
+        Args:
+            step: of the checkpoint, the same on all ranks; None leaves the choice to rank 0.
+
+        Returns:
+            The step that the run goes on from; None where there is no checkpoint.
+
+        Raises:
+            TrainswitchError: no rank has loaded it, unless the message says otherwise.
+        """
+        if self._boundaries:
+            raise ActionRefused("restore() comes too late: call it before the first step, on every rank.")
+        try:
+            with self._assembled() as group:
+                return restore_together(group, self._interventions, step)
+        except AgreementLost as error:
+            self._give_up(error)
+            raise
+
+    @abstractmethod
+    def _assembled(self) -> AbstractContextManager[RankGroup | FileGroup]:
+        """Have all ranks meet before their first step, and give the group to talk in."""
 
     def wait(self, timeout: float) -> None:  # noqa: ARG002 - the pace of a pause is rank 0's
         """Wait for the next round of a meeting."""
@@ -207,6 +235,7 @@ class GroupAgreement(Agreement):
         """Take part; see `Agreement`."""
         super().__init__(interventions, group, on_lost=on_lost)
         self._headers = group
+        self._announced = False
         self._next = 1
         """The boundary at which the header under way is read."""
         self._stride = 1
@@ -215,24 +244,43 @@ class GroupAgreement(Agreement):
     def _attend(self, hold: Callable[[], None]) -> None:
         if self._boundaries < self._next:
             return
-        if not self._formed:
-            self._headers.form()
-            self._formed = True
-            meet, stride = False, 1
-        else:
+        meet, stride = False, 1
+        if self._announced:
             header = self._headers.read()
             meet, stride = header.meet, header.stride
+        elif not self._formed:
+            self._form("step")
         wished = self._wished_stride()
         if meet:
             hold()
             self._since = time.monotonic()
         self._announce(stride, wished)
 
+    @contextlib.contextmanager
+    def _assembled(self) -> Iterator[RankGroup]:
+        """Make the group; see `Agreement`."""
+        if not self._formed:
+            self._form("restore")
+        yield self._headers
+
+    def _form(self, purpose: str) -> None:
+        """Make the group, and find out whether all ranks have come for the same `purpose`."""
+        self._headers.form()
+        words = self._headers.gather(Word(True, purpose))
+        without = [rank for rank, word in enumerate(words) if word.text != "restore"]
+        if 0 < len(without) < len(words):
+            raise AgreementLost(
+                f"{names_of(without)} came to a step while others were in restore(): call it on every rank, "
+                "before the first step, or on none."
+            )
+        self._formed = True
+
     def _announce(self, stride: int, wished: int) -> None:
         if self._lost:  # in the meeting
             return
         self._next = self._boundaries + stride
         self._stride = stride
+        self._announced = True
         self._headers.announce(meet=self._interventions.ready(), stride=wished)
 
     def _wished_stride(self) -> int:
@@ -268,6 +316,15 @@ class FileAgreement(Agreement):
         if self._files.decide() if self._files.rank == 0 else self._files.await_decision():
             with self._files.meeting():
                 hold()
+
+    @contextlib.contextmanager
+    def _assembled(self) -> Iterator[FileGroup]:
+        """Tell this start of the ranks from their last one; see `Agreement`."""
+        if not self._formed:
+            self._files.assemble()
+            self._formed = True
+        with self._files.meeting():
+            yield self._files
 
     def _make_appointment(self) -> None:
         lasted = time.monotonic() - self._began

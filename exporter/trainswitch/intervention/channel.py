@@ -12,14 +12,15 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from trainswitch.config import ControlConfig
 from trainswitch.errors import ControlFileError
 from trainswitch.files import signature
-from trainswitch.intervention.commands import Command, CommandOutcome, RunState
+from trainswitch.intervention.commands import ACTIONS, Command, CommandOutcome, RunState
 from trainswitch.intervention.control_file import (
     MAX_RESULTS,
     CheckpointEntry,
@@ -32,6 +33,8 @@ from trainswitch.intervention.control_file import (
     status_path,
     write_control_file,
 )
+from trainswitch.intervention.rights import NEW_FOLDER_MODE, check_folder
+from trainswitch.intervention.signing import SigningKeys
 
 logger = logging.getLogger("trainswitch")
 
@@ -60,6 +63,9 @@ class ControlChannel:
             checkpoints: tells what checkpoints there are.
             on_error: called with a reason of `CONTROL_FILE_REASONS` for each new trouble with a file.
             on_read: called after each look at the folder.
+
+        Raises:
+            SecretFileError: the file of signing keys is not usable.
         """
         self._config = config
         self._run = run
@@ -71,6 +77,7 @@ class ControlChannel:
         self._folder = run_folder(config.folder, run)
         self._commands = commands_path(config.folder, run)
         self._status = status_path(config.folder, run)
+        self._keys = SigningKeys(config.signing_key_file) if config.signing_key_file is not None else None
         self._file_lock: FileLock | None = None
         self._lock = threading.Lock()
         self._arrived = threading.Event()
@@ -83,8 +90,11 @@ class ControlChannel:
         self._epoch = 0
         self._applied_seq = 0
         self._results: tuple[CommandOutcome, ...] = ()
+        self._inherited: dict[str, CommandOutcome] = {}
         self.pending: tuple[Command, ...] = ()
         """Commands to carry out, in order; the training thread looks at this at every step."""
+        self.actions: tuple[str, ...] = tuple(ACTIONS)
+        """What this trainer accepts."""
         self.state: RunState = "init"
         self.step = step
 
@@ -130,7 +140,7 @@ class ControlChannel:
             found = self._look()
             if found != self._signature:
                 self._signature = found
-                self._take_in(read_commands(self._commands, self._run))
+                self._take_in(read_commands(self._commands, self._run, self._keys))
             self._recover("commands")
         except ControlFileError as error:
             self._report("commands", error)
@@ -162,6 +172,20 @@ class ControlChannel:
             self.pending = tuple(pending)
         if pending:
             self._arrived.set()
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Return the answers given so far, the newest last, for a checkpoint: their effects are in it."""
+        with self._lock:
+            return [outcome.model_dump() for outcome in self._results]
+
+    def inherit(self, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Take over the answers in a checkpoint that was loaded; those on the disk may be older."""
+        self._inherited = {one["id"]: CommandOutcome.model_validate(one) for one in answers}
+
+    def inherited(self, command: Command) -> CommandOutcome | None:
+        """Return the answer to `command` whose effect the loaded checkpoint has brought along, if it has."""
+        outcome = self._inherited.get(command.id)
+        return outcome.model_copy(update={"seq": command.seq}) if outcome is not None else None
 
     def trusted(self, command: Command) -> bool:
         """Whether it is sure that an earlier session has not carried `command` out."""
@@ -196,6 +220,7 @@ class ControlChannel:
                 run=self._run,
                 session=self._session,
                 state=self.state,
+                actions=self.actions,
                 step=self.step,
                 epoch=self._epoch,
                 applied_seq=self._applied_seq,
@@ -206,7 +231,7 @@ class ControlChannel:
                 node=self._node,
             )
             try:
-                write_control_file(self._status, status)
+                write_control_file(self._status, status, self._keys)
             except ControlFileError as error:
                 self._report("status", error)
                 if not self._folder.is_dir():
@@ -220,9 +245,14 @@ class ControlChannel:
     def _take_over(self) -> bool:
         """Lock the run's folder and learn from ``status.json`` what was answered before."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._config.folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=NEW_FOLDER_MODE, exist_ok=True)
+            check_folder(self._folder, signed=self._keys is not None)
             lock = FileLock(self._folder / ".lock", thread_local=False)
             lock.acquire(timeout=0)
+        except ControlFileError as error:
+            self._report("folder", error)
+            return False
         except Timeout:
             self._report(
                 "folder",
@@ -245,9 +275,9 @@ class ControlChannel:
             )
             return False
         try:
-            self._remember(read_status(self._status, self._run))
+            self._remember(read_status(self._status, self._run, self._keys))
         except ControlFileError as error:
-            if error.reason in ("newer", "unreadable"):
+            if error.reason in ("newer", "unreadable", "permissions"):
                 lock.release()
                 self._report("folder", error)
                 return False

@@ -1,13 +1,16 @@
 """One checkpoint's folder: the state, the manifest that vouches for it, and how both are written and read.
 
 step-000000001234/state.pt        what `TrainingState.capture` returned, written by torch.save
-step-000000001234/manifest.json   schema, run, step, created_at, kind, size, sha256, version of torch
+step-000000001234/manifest.json   schema, run, step, created_at, kind, size, sha256, version of torch, …
+
+The same holds of a rank's part of a checkpoint, see `rank_parts`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
@@ -21,9 +24,24 @@ CHECKPOINT_SCHEMA: Literal["trainswitch.checkpoint/1"] = "trainswitch.checkpoint
 STATE_FILE = "state.pt"
 MANIFEST_FILE = "manifest.json"
 
+CHECKPOINT_FOLDER = re.compile(r"step-\d{12,}(\.\d+)?")
+"""Names of the folders of whole checkpoints, see `folder_name`."""
+
 Kind = Literal["probation", "stable", "suspect"]
 
 _CHUNK_BYTES = 1 << 20
+
+
+class RankPart(BaseModel):
+    """One rank's part of a checkpoint whose state is spread over the ranks, as rank 0 vouches for it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rank: int = Field(ge=1)
+    folder: str
+    """Below the run's own folder."""
+    size_bytes: int = Field(ge=0)
+    sha256: str
 
 
 class Manifest(BaseModel):
@@ -41,6 +59,13 @@ class Manifest(BaseModel):
     """Of ``state.pt``, as is `sha256`."""
     sha256: str
     torch_version: str
+    pinned: bool = False
+    nonfinite: str = ""
+    """Where the weights or the optimizer's state hold NaN or infinity; empty where they do not."""
+    moment: str = ""
+    """Names the step boundary, alike on all ranks and never used twice; empty in a run of one rank."""
+    parts: tuple[RankPart, ...] = ()
+    """Of ranks 1 and up, without which the checkpoint is of no use; empty where rank 0 holds everything."""
 
     def entry(self, folder: Path) -> CheckpointEntry:
         """Return how ``status.json`` lists the checkpoint in `folder`."""
@@ -48,14 +73,20 @@ class Manifest(BaseModel):
             step=self.step,
             created_at=self.created_at,
             kind=self.kind,
-            size_bytes=self.size_bytes,
+            size_bytes=self.size_bytes + sum(part.size_bytes for part in self.parts),
             path=str(folder),
+            pinned=self.pinned,
         )
 
 
-def folder_name(step: int) -> str:
-    """Return the name of the folder of the checkpoint of `step`; names sort as their steps do."""
-    return f"step-{step:012d}"
+def folder_name(step: int, number: int = 1) -> str:
+    """Return the name of the folder of a checkpoint of `step`; names sort as their steps do.
+
+    Args:
+        step: of the checkpoint.
+        number: above 1 where the step is kept more than once.
+    """
+    return f"step-{step:012d}" + (f".{number}" if number > 1 else "")
 
 
 def write_state(folder: Path, captured: dict[str, Any]) -> tuple[int, str, str]:
@@ -128,7 +159,7 @@ def read_manifest(folder: Path, run: str) -> Manifest:
             f"{path} is not a {CHECKPOINT_SCHEMA!r} manifest ({where}: {first['msg']}), so its checkpoint is "
             "not used: remove the folder, or use the version of trainswitch that wrote it.",
         ) from None
-    if manifest.run != run or folder_name(manifest.step) != folder.name:
+    if manifest.run != run or folder_name(manifest.step) != folder.name.partition(".")[0]:
         raise CheckpointError(
             "state",
             f"{path} is of run {manifest.run!r}, step {manifest.step}, so its checkpoint is not used: "

@@ -8,14 +8,24 @@ ignores. ``docs/control-protocol.md`` describes the format for trainers in other
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainswitch.errors import ControlFileError
 from trainswitch.files import write_atomically
-from trainswitch.intervention.commands import Command, CommandOutcome, RunState, check_run_name
+from trainswitch.intervention.commands import (
+    MAX_NUMBER,
+    Command,
+    CommandOutcome,
+    RunState,
+    check_run_name,
+)
+from trainswitch.intervention.rights import check_file
+from trainswitch.intervention.signing import SigningKeys
 
 COMMANDS_SCHEMA: Final = "trainswitch.commands/1"
 STATUS_SCHEMA: Final = "trainswitch.status/1"
@@ -31,9 +41,15 @@ class CommandFile(BaseModel):
 
     schema_: Literal["trainswitch.commands/1"] = Field(default=COMMANDS_SCHEMA, alias="schema")
     run: str
-    epoch: int = Field(ge=1)
+    epoch: int = Field(ge=1, le=MAX_NUMBER)
     """Fencing number of the controller that wrote the file; a trainer ignores lower ones than it has seen."""
     commands: tuple[Command, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_number_each(self) -> CommandFile:
+        if len({command.seq for command in self.commands}) < len(self.commands):
+            raise ValueError("two commands have the same seq")
+        return self
 
 
 class CheckpointEntry(BaseModel):
@@ -44,9 +60,13 @@ class CheckpointEntry(BaseModel):
     step: int
     created_at: float
     kind: Literal["probation", "stable", "suspect"]
-    """``stable``: survived its probation; ``suspect``: saved while trouble was being dealt with."""
+    """``stable``: survived its probation; ``suspect``: saved while trouble was being dealt with, or with NaN
+    or infinity in the weights."""
     size_bytes: int
+    """Of all ranks' parts together, where the state is spread over several."""
     path: str
+    pinned: bool = False
+    """Whether rotation leaves it alone."""
 
 
 class StatusFile(BaseModel):
@@ -59,10 +79,12 @@ class StatusFile(BaseModel):
     session: str
     """Changes with every start of the trainer."""
     state: RunState
+    actions: tuple[str, ...] = ()
+    """What the trainer accepts, its own actions too; older trainers do not say."""
     step: int
-    epoch: int = 0
+    epoch: int = Field(default=0, ge=0, le=MAX_NUMBER)
     """Highest fencing epoch seen."""
-    applied_seq: int = 0
+    applied_seq: int = Field(default=0, ge=0, le=MAX_NUMBER)
     """Highest `seq` answered; outlives the trainer, so that no command is carried out twice."""
     results: tuple[CommandOutcome, ...] = ()
     """Newest last, at most `MAX_RESULTS`."""
@@ -91,33 +113,48 @@ def status_path(control_dir: Path, run: str) -> Path:
     return run_folder(control_dir, run) / "status.json"
 
 
-def read_commands(path: Path, run: str) -> CommandFile | None:
+def read_commands(path: Path, run: str, keys: SigningKeys | None = None) -> CommandFile | None:
     """Read ``commands.json`` of `run`; None where there is no file.
 
-    Raises:
-        ControlFileError: the file is torn, foreign, newer, too large or unreadable.
-    """
-    return _read(path, run, CommandFile, COMMANDS_SCHEMA)
-
-
-def read_status(path: Path, run: str) -> StatusFile | None:
-    """Read ``status.json`` of `run`; None where there is no file.
+    Args:
+        path: where it is.
+        run: whose it must be.
+        keys: by one of which it must be signed; None: a signature is not looked at, but the file's owner is.
 
     Raises:
-        ControlFileError: the file is torn, foreign, newer, too large or unreadable.
+        ControlFileError: the file is torn, foreign, newer, too large, unreadable, or not to be believed.
     """
-    return _read(path, run, StatusFile, STATUS_SCHEMA)
+    return _read(path, run, CommandFile, COMMANDS_SCHEMA, keys)
 
 
-def write_control_file(path: Path, content: CommandFile | StatusFile) -> None:
+def read_status(path: Path, run: str, keys: SigningKeys | None = None) -> StatusFile | None:
+    """Read ``status.json`` of `run`; None where there is no file. See `read_commands`.
+
+    Raises:
+        ControlFileError: the file is torn, foreign, newer, too large, unreadable, or not to be believed.
+    """
+    return _read(path, run, StatusFile, STATUS_SCHEMA, keys)
+
+
+def write_control_file(
+    path: Path, content: CommandFile | StatusFile, keys: SigningKeys | None = None
+) -> None:
     """Replace `path` by `content` so that a reader, or a power cut, meets the old file or the new one.
 
+    Args:
+        path: the file.
+        content: what it is to hold.
+        keys: the first of which signs it; None: it is not signed.
+
     Raises:
-        ControlFileError: the folder is missing, full, read-only or otherwise not writable.
+        ControlFileError: the folder is missing, full, read-only or otherwise not writable; or there is no
+            usable key.
     """
-    text = content.model_dump_json(by_alias=True, indent=1)
+    text = content.model_dump_json(by_alias=True, indent=1).encode()
+    if keys is not None:
+        text = keys.signed(path, text)
     try:
-        write_atomically(path, text.encode())
+        write_atomically(path, text)
     except OSError as error:
         raise ControlFileError(
             "write",
@@ -126,10 +163,15 @@ def write_control_file(path: Path, content: CommandFile | StatusFile) -> None:
         ) from error
 
 
-def _read(path: Path, run: str, model: type[FileModel], schema: str) -> FileModel | None:
-    document = _load_object(path)
-    if document is None:
+def _read(
+    path: Path, run: str, model: type[FileModel], schema: str, keys: SigningKeys | None
+) -> FileModel | None:
+    data = _load(path, believe_owner=keys is None)
+    if data is None:
         return None
+    document = _object_of(path, data)
+    if keys is not None:
+        keys.check(path, data, document)
     found = document.get("schema")
     if found != schema:
         name, _, version = str(found)[:80].partition("/")
@@ -154,9 +196,16 @@ def _read(path: Path, run: str, model: type[FileModel], schema: str) -> FileMode
         raise ControlFileError("foreign", f"{path} is not valid at {where!r}: {first['msg']}.") from None
 
 
-def _load_object(path: Path) -> dict[str, Any] | None:
+def _load(path: Path, *, believe_owner: bool) -> bytes | None:
     try:
-        with path.open("rb") as handle:
+        # Neither a link that leads elsewhere nor a pipe that never ends is what a writer leaves behind.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as handle:
+            seen = os.fstat(handle.fileno())
+            if not stat.S_ISREG(seen.st_mode):
+                raise ControlFileError("foreign", f"{path} is not a file: remove it.")
+            if believe_owner:
+                check_file(path, seen)
             data = handle.read(MAX_CONTROL_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
@@ -168,6 +217,10 @@ def _load_object(path: Path) -> dict[str, Any] | None:
         raise ControlFileError(
             "too_large", f"{path} is larger than {MAX_CONTROL_FILE_BYTES} bytes and was not read: remove it."
         )
+    return data
+
+
+def _object_of(path: Path, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

@@ -20,6 +20,7 @@ from typing import Any
 
 from trainswitch.errors import AgreementLost
 from trainswitch.files import write_atomically
+from trainswitch.intervention import rank_group
 from trainswitch.intervention.control_file import MAX_CONTROL_FILE_BYTES
 from trainswitch.intervention.rank_group import PATIENCE_SECONDS, Word, names_of
 
@@ -67,7 +68,16 @@ class FileGroup:
         self.appointment: int | None = None
         """The step at whose boundary this rank has promised to wait for rank 0's decision."""
         self._meeting = False
-        self._own: dict[str, Any] = {"schema": RANK_SCHEMA, "confirms": 0, "words": {}, "left": False}
+        self._start = uuid.uuid4().hex
+        """Names this start of this rank, so that it can tell rank 0's answer from one to an earlier start."""
+        self._own: dict[str, Any] = {
+            "schema": RANK_SCHEMA,
+            "start": self._start,
+            "restores": False,
+            "confirms": 0,
+            "words": {},
+            "left": False,
+        }
         self._said: dict[str, Any] = {"schema": LEAD_SCHEMA, "number": 0, "state": "none", "round": 0}
 
     def start(self) -> None:
@@ -79,6 +89,38 @@ class FileGroup:
         self._turn()
         self._thread = threading.Thread(target=self._loop, name="trainswitch-ranks", daemon=True)
         self._thread.start()
+
+    def assemble(self) -> None:
+        """Begin, and return once all ranks of this start have done so; called by all before the first step.
+
+        Raises:
+            AgreementLost: a rank is not there, or came to a step instead.
+        """
+        self._own["restores"] = True
+        self.start()
+        deadline = time.monotonic() + rank_group.ASSEMBLE_SECONDS
+        while missing := self._unassembled():
+            time.sleep(_LOOK_SECONDS / 5.0)
+            if time.monotonic() > deadline:
+                self.lose("")
+                raise AgreementLost(
+                    f"restore() waited {rank_group.ASSEMBLE_SECONDS:g} s for {names_of(missing)}: call it on "
+                    "every rank, before the first step, with one control folder for all, or after "
+                    "torch.distributed.init_process_group()."
+                )
+
+    def _unassembled(self) -> list[int]:
+        """Return the ranks that this one has not met yet in this start of the run."""
+        if self.rank > 0:
+            with self._lock:
+                answered = self._lead().get("starts", {}).get(str(self.rank)) == self._start
+                return [] if answered and self._lead().get("session") == self.session else [0]
+        starts = {}
+        for rank in range(1, self.size):
+            starts[str(rank)] = _parse(_read(self._folder / f"rank-{rank}.json")).get("start")
+        if starts != self._said.get("starts"):
+            self._say(starts=starts)
+        return [rank for rank in range(1, self.size) if not self._of(rank).get("restores")]
 
     # ── appointments ──────────────────────────────────────────────────────────────────────────────────
 
@@ -138,8 +180,20 @@ class FileGroup:
             self._say(round=self._round, document=(document or b"").decode())
             return document or b""
         deadline = _deadline()
-        while (lead := self._lead()).get("round", 0) < self._round or lead.get("session") != self.session:
-            self._wait_for([0], deadline)
+        while (shared := self._shared()) is None:
+            try:
+                self._wait_for([0], deadline)
+            except AgreementLost:
+                if (shared := self._shared()) is None:  # it may have spoken, and left at once
+                    raise
+                break
+        return shared
+
+    def _shared(self) -> bytes | None:
+        """Return rank 0's document of this round, once it is there."""
+        lead = self._lead()
+        if lead.get("round", 0) < self._round or lead.get("session") != self.session:
+            return None
         return str(lead["document"]).encode()
 
     def gather(self, word: Word) -> tuple[Word, ...]:
@@ -152,14 +206,21 @@ class FileGroup:
             self._write_own()
         deadline = _deadline()
         found: dict[int, Word] = {self.rank: word}
-        while missing := [rank for rank in range(self.size) if rank not in found]:
-            for rank in missing:
-                said = self._of(rank).get("words", {}).get(key)
-                if said is not None:
-                    found[rank] = Word(bool(said[0]), str(said[1]))
-            if missing := [rank for rank in missing if rank not in found]:
+        while missing := self._listen(key, found):
+            try:
                 self._wait_for(missing, deadline)
+            except AgreementLost:
+                if self._listen(key, found):  # it may have spoken, and left at once
+                    raise
         return tuple(found[rank] for rank in range(self.size))
+
+    def _listen(self, key: str, found: dict[int, Word]) -> list[int]:
+        """Add to `found` what ranks have said under `key`; return those that have not."""
+        for rank in range(self.size):
+            said = self._of(rank).get("words", {}).get(key) if rank not in found else None
+            if said is not None:
+                found[rank] = Word(bool(said[0]), str(said[1]))
+        return [rank for rank in range(self.size) if rank not in found]
 
     @contextlib.contextmanager
     def meeting(self) -> Iterator[None]:
@@ -169,6 +230,7 @@ class FileGroup:
             yield
         finally:
             self._meeting = False
+            self._own["restores"] = False  # a start that is past it is none to assemble with
 
     def lose(self, why: str) -> AgreementLost:
         """Tell the other ranks that this one takes no part any more."""

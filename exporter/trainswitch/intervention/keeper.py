@@ -12,7 +12,8 @@ from trainswitch.errors import CheckpointError
 from trainswitch.recording.records import Kind
 
 if TYPE_CHECKING:
-    from trainswitch.intervention.checkpoints import CheckpointStore, SaveResult
+    from trainswitch.intervention.checkpoint_writer import SaveResult
+    from trainswitch.intervention.checkpoints import CheckpointStore
     from trainswitch.intervention.control_file import CheckpointEntry
     from trainswitch.intervention.follower import FollowerStore
 
@@ -36,6 +37,7 @@ class CheckpointKeeper:
         *,
         record: Record,
         report: Callable[[str, str], None],
+        judge: Callable[[dict[str, Any]], str],
         rank: int = 0,
     ) -> None:
         """Find what earlier sessions left.
@@ -45,6 +47,7 @@ class CheckpointKeeper:
             config: where, how often and how many.
             record: writes a record.
             report: logs a trouble (its kind, a sentence) once.
+            judge: returns where a captured state holds NaN or infinity; called off the training thread.
             rank: of this process; those above 0 keep only what is their own.
         """
         self._interval = config.interval_steps
@@ -53,19 +56,23 @@ class CheckpointKeeper:
         self._told: dict[str, CheckpointEntry] = {}
         self.on_saved: Callable[[SaveResult], None] = lambda _: None
         """Hears of each finished save, from the store's thread."""
-        self.store = self._open(run, config, rank)
+        self.store = self._open(run, config, judge, rank)
 
-    def _open(self, run: str, config: CheckpointConfig, rank: int) -> CheckpointStore | FollowerStore:
+    def _open(
+        self, run: str, config: CheckpointConfig, judge: Callable[[dict[str, Any]], str], rank: int
+    ) -> CheckpointStore | FollowerStore:
         from trainswitch.intervention.checkpoints import CheckpointStore
         from trainswitch.intervention.follower import FollowerStore
 
         if rank > 0:
-            return FollowerStore(config.folder, run, rank, on_saved=self._saved)
+            return FollowerStore(config.folder, run, rank, judge=judge, on_saved=self._saved)
         return CheckpointStore(
             config.folder,
             run,
             keep=config.keep,
             probation_steps=config.probation_steps,
+            max_pinned=config.max_pinned,
+            judge=judge,
             on_saved=self._saved,
         )
 

@@ -80,7 +80,17 @@ class LearningRateScale:
         It is NaN for a group without a learning rate, and for one that is a tensor on a device: reading
         that would make the host wait for the device.
         """
-        factor = 1.0 if self._stored else self._factor
+        return self._read(1.0 if self._stored else self._factor)
+
+    def scheduled(self) -> list[float]:
+        """Return the learning rate before the factor, one for each parameter group; NaN as in `effective`.
+
+        For between two steps.
+        """
+        self._put_back()  # of a step that raised
+        return self._read(1.0)
+
+    def _read(self, factor: float) -> list[float]:
         values: list[float] = []
         for group in self._optimizer.param_groups:
             lr: Any = group.get("lr")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainswitch.errors import CheckpointError, ConfigError
+from trainswitch.intervention import finite, shards
+from trainswitch.intervention.fit import check_state
+from trainswitch.intervention.host_copy import host_copy, type_name
+from trainswitch.intervention.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
     import torch
 
 RESERVED_NAMES = ("meta", "rng", "model", "optimizer", "scheduler", "trainswitch")
 """Names that a further state cannot have; the first five are keys of a checkpoint."""
-
-EXTRA_STATE_KEY = "_extra_state"
-"""Suffix under which ``torch.nn.Module.state_dict`` files what ``get_extra_state`` returned."""
-
-PLAIN_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 class HasStateDict(Protocol):
@@ -39,6 +36,9 @@ class TrainingState:
     A captured state is one flat dict: ``meta`` (the caller's), ``rng`` (of Python, NumPy where it is in use,
     PyTorch's CPU and every CUDA device), and the ``state_dict()`` of each part under the part's name. It
     holds only what ``torch.load(weights_only=True)`` accepts, so loading a checkpoint never runs code.
+
+    Of tensors that are spread over the ranks (FSDP2's, and any DTensor) it holds this rank's shards; the meta
+    then says over how many ``ranks``.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class TrainingState:
         scheduler: HasStateDict | None = None,
         extra: Mapping[str, HasStateDict] = MappingProxyType({}),
         own: frozenset[str] | None = None,
+        ranks: int = 1,
     ) -> None:
         """Collect the parts; those that are None are left out.
 
@@ -58,7 +59,8 @@ class TrainingState:
             scheduler: likewise.
             extra: further parts by name.
             own: names of the parts that `capture` takes; by default all. A rank that holds the same model as
-                rank 0 saves only what is its own.
+                rank 0 saves only what is its own. Without effect where the model is spread over the ranks.
+            ranks: of the run.
 
         Raises:
             ConfigError: a name of `extra` is reserved, or a part has no ``state_dict``/``load_state_dict``.
@@ -74,12 +76,14 @@ class TrainingState:
         self._parts: dict[str, HasStateDict] = {
             name: part for name, part in given.items() if part is not None
         }
-        self._captured = [name for name in self._parts if own is None or name in own]
+        self._own = own
+        self._constants = _constants_of(model)
+        self._ranks = ranks
         for name, part in self._parts.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(part, method, None)):
                     raise ConfigError(
-                        f"state {name!r} is a {_type_name(part)} without {method}(): "
+                        f"state {name!r} is a {type_name(part)} without {method}(): "
                         "give it one, or leave it out."
                     )
 
@@ -96,13 +100,16 @@ class TrainingState:
             CheckpointError: (``state``) a ``state_dict()`` failed, or holds something that
                 ``torch.load(weights_only=True)`` would refuse; the message names the part and the place.
         """
+        if self.spread:
+            meta = {**meta, "ranks": self._ranks}
+        taken = [name for name in self._parts if self._own is None or self.spread or name in self._own]
         return {
-            "meta": _host_copy(meta, "meta"),
-            "rng": _host_copy(rng_state(), "rng"),
-            **{name: self._copy_part(name) for name in self._captured},
+            "meta": host_copy(meta, "meta"),
+            "rng": host_copy(rng_state(), "rng"),
+            **{name: self._copy_part(name) for name in taken},
         }
 
-    def restore(self, captured: dict[str, Any]) -> dict[str, Any]:
+    def restore(self, captured: dict[str, Any], leave: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Put a captured state back into the live objects, all of it or nothing, and return its ``meta``.
 
         Parts, keys, shapes and dtypes are compared first. What is then overwritten has been copied before,
@@ -111,20 +118,25 @@ class TrainingState:
         (a learning rate on the device) are filled in place. The generators come last. `captured` stays as
         it is and can be restored again.
 
+        Args:
+            captured: what `capture` returned, read from a file perhaps.
+            leave: names of parts that stay as they are.
+
         Raises:
             CheckpointError: (``state``) `captured` does not fit the live objects, or could not be loaded; the
                 message names the part and says whether anything was changed.
         """
-        self.check(captured)
-        before = {"rng": rng_state(), **{name: self._copy_part(name) for name in self._parts}}
+        self.check(captured, leave)
+        loaded = [name for name in self._parts if name not in leave]
+        before = {"rng": rng_state(), **{name: self._copy_part(name) for name in loaded}}
         touched: list[str] = []
         part = "rng"
         try:
-            for part in self._parts:
+            for part in loaded:
                 touched.append(part)
                 self._load(part, captured[part])
             part = "rng"
-            _set_rng_state(captured["rng"])
+            set_rng_state(captured["rng"])
         except Exception as error:
             stuck = self._put_back(before, touched)
             outcome = (
@@ -136,7 +148,7 @@ class TrainingState:
                 "state",
                 f"the checkpoint could not be loaded into {part!r} ({error}); {outcome}.",
             ) from error
-        return dict(_host_copy(captured["meta"], "meta"))
+        return dict(host_copy(captured["meta"], "meta"))
 
     def _copy_part(self, name: str) -> Any:
         try:
@@ -145,19 +157,19 @@ class TrainingState:
             raise CheckpointError(
                 "state", f"state {name!r} cannot be captured: its state_dict() failed with {error!r}."
             ) from error
-        return _host_copy(state, name)
+        return host_copy(state, name)
 
     def _load(self, name: str, state: dict[str, Any]) -> None:
         import torch
 
         part = self._parts[name]
         if isinstance(part, torch.nn.Module):
-            part.load_state_dict(state)
+            _load_module(part, state)
         elif isinstance(part, torch.optim.Optimizer):
-            _load_optimizer(part, _host_copy(state, name))
+            _load_optimizer(part, host_copy(state, name))
         else:
             # A copy, because whoever loads a dict may keep it and write to its tensors.
-            part.load_state_dict(_host_copy(state, name))
+            part.load_state_dict(host_copy(state, name))
 
     def _put_back(self, before: dict[str, Any], touched: Iterable[str]) -> list[str]:
         """Undo a restore that failed; return the parts that could not be undone."""
@@ -167,85 +179,72 @@ class TrainingState:
                 self._load(name, before[name])
             except Exception:  # noqa: BLE001 - reported by name; the other parts must be put back
                 stuck.append(name)
-        _set_rng_state(before["rng"])
+        set_rng_state(before["rng"])
         return stuck
 
-    def sharded(self) -> str | None:
-        """Return the name of a parameter or module that is spread over several ranks; None where none is."""
+    @cached_property
+    def spread(self) -> bool:
+        """Whether parameters are spread over the ranks, so that each holds a part of the state."""
+        return any(shards.is_dtensor(parameter) for parameter in self._parameters().values())
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why this state cannot be saved and loaded; empty where it can."""
         import torch
 
         model = self._parts.get("model")
-        if not isinstance(model, torch.nn.Module):
-            return None
-        for name, module in model.named_modules():
-            if type(module).__name__ == "FullyShardedDataParallel":
-                return f"module {name or 'model'!r}"
-        for name, parameter in model.named_parameters():
-            if hasattr(parameter, "placements"):  # a DTensor
-                return f"parameter {name!r}"
-        return None
+        if isinstance(model, torch.nn.Module):
+            for name, module in model.named_modules():
+                if type(module).__name__ == "FullyShardedDataParallel":
+                    return (
+                        f"module {name or 'model'!r} is a FullyShardedDataParallel, whose state cannot be "
+                        "had without collectives: use torch.distributed.fsdp.fully_shard instead."
+                    )
+        return ""
 
-    def check(self, captured: Any) -> None:
-        """Compare a captured state with the live objects; nothing is changed.
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        import torch
+
+        model = self._parts.get("model")
+        return dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
+
+    def nonfinite(self, captured: dict[str, Any]) -> str:
+        """Return where a captured state holds NaN or infinity, see `finite`; for a thread of its own."""
+        return finite.nonfinite(captured, self._constants)
+
+    def check(self, captured: Any, leave: frozenset[str] = frozenset()) -> None:
+        """Compare a captured state with the live objects, but for the parts in `leave`; nothing is changed.
 
         Raises:
             CheckpointError: (``state``) it does not fit them.
         """
-        if not isinstance(captured, dict) or not {"meta", "rng"} <= captured.keys():
-            raise _mismatch("it holds no 'meta' and 'rng', so trainswitch did not write it")
-        saved, live = captured.keys() - {"meta", "rng"}, self._parts.keys()
-        for name in sorted(live - saved):
-            raise _mismatch(f"it holds no {name!r}, which this run has")
-        for name in sorted(saved - live):
-            raise _mismatch(f"it holds {name!r}, which this run does not have")
-        _check_rng(captured["rng"])
-        for name, part in self._parts.items():
-            self._check_part(name, part, captured[name])
-
-    def _check_part(self, name: str, part: HasStateDict, saved: dict[str, Any]) -> None:
-        import torch
-
-        if isinstance(part, torch.nn.Module):
-            live = part.state_dict()
-            _check_keys(name, live, saved)
-            _check_tensors(name, live, saved)
-        elif isinstance(part, torch.optim.Optimizer):
-            _check_optimizer(name, part.state_dict(), saved)
-        elif name == "scheduler":
-            _check_keys(name, part.state_dict(), saved)
-        # Any other state may rightly change its keys and shapes over a run (a sampler's remaining indices).
+        parts = {name: part for name, part in self._parts.items() if name not in leave}
+        check_state(captured, parts, self._ranks if self.spread else 1, leave)
 
 
-def _host_copy(value: Any, where: str) -> Any:
-    """Copy `value` in depth, tensors to host memory; `where` names it in the error."""
+def _constants_of(model: Any) -> frozenset[str]:
+    """Return the keys of a model's state in which infinity may be normal: of buffers, and what is frozen."""
+    if model is None:
+        return frozenset()
     import torch
 
-    kind = type(value)
-    if kind in (torch.Tensor, torch.nn.Parameter):
-        return value.detach().to("cpu", copy=True)
-    if kind in (dict, OrderedDict, Counter):
-        copied = kind(
-            {
-                _host_copy(key, f"{where} key"): _host_copy(item, f"{where}[{key!r}]")
-                for key, item in value.items()
-            }
-        )
-        if kind is OrderedDict:  # a module's state_dict() has its version numbers as an attribute
-            vars(copied).update(_host_copy(vars(value), f"{where}.__dict__"))
-        return copied
-    if kind in (list, tuple, set):
-        if PLAIN_TYPES.issuperset(map(type, value)):  # the fast way through a million indices
-            return kind(value)
-        return kind(_host_copy(item, f"{where}[{index}]") for index, item in enumerate(value))
-    if kind in PLAIN_TYPES or kind in (torch.Size, torch.dtype, torch.device):
-        return value
-    if "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].generic):
-        return value.item()  # a schedule computed with NumPy makes the learning rate one of these
-    raise CheckpointError(
-        "state",
-        f"{where} is a {_type_name(value)}, which a checkpoint cannot hold: let state_dict() return tensors, "
-        "numbers, strings and plain lists, tuples, sets or dicts of them.",
-    )
+    if not isinstance(model, torch.nn.Module):
+        return frozenset()
+    frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+    return frozenset({*frozen, *(name for name, _ in model.named_buffers())})
+
+
+def _load_module(module: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Load a module's state, of which shards are filled in place; nothing is communicated."""
+    live = module.state_dict()
+    whole = type(state)(state)
+    if hasattr(state, "__dict__"):  # version numbers
+        vars(whole).update(vars(state))
+    for key, value in state.items():
+        if shards.is_shard(value):
+            shards.fill(live[key], value)
+            whole[key] = live[key]
+    module.load_state_dict(whole)
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -255,6 +254,11 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
         {key: value for key, value in group.items() if isinstance(value, torch.Tensor)}
         for group in optimizer.param_groups
     ]
+    parameters = shards.parameters_of(optimizer, state)
+    for key, values in state["state"].items():
+        for name, value in values.items():
+            if shards.is_shard(value):
+                values[name] = shards.build(value, parameters[key])
     optimizer.load_state_dict(state)
     # load_state_dict takes a tensor hyperparameter as it comes, here from host memory; a compiled or
     # graph-captured step reads the tensor it was made with.
@@ -262,105 +266,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
         for key, tensor in live.items():
             tensor.detach().copy_(torch.as_tensor(group[key]))
             group[key] = tensor
-
-
-def _check_optimizer(name: str, live: dict[str, Any], saved: dict[str, Any]) -> None:
-    _check_keys(name, live, saved)
-    groups = live["param_groups"], saved["param_groups"]
-    if len(groups[0]) != len(groups[1]):
-        raise _mismatch(
-            f"{name} has {len(groups[1])} parameter groups in the checkpoint and {len(groups[0])} here"
-        )
-    for index, (ours, theirs) in enumerate(zip(*groups, strict=True)):
-        where = f"{name}['param_groups'][{index}]"
-        _check_keys(where, ours, theirs)
-        if len(ours["params"]) != len(theirs["params"]):
-            raise _mismatch(
-                f"{where} has {len(theirs['params'])} parameters in the checkpoint "
-                f"and {len(ours['params'])} here"
-            )
-    # A fresh optimizer has no state yet, and one that never saw a parameter's gradient has none for it.
-    for parameter in live["state"].keys() & saved["state"].keys():
-        _check_tensors(f"{name}['state'][{parameter}]", live["state"][parameter], saved["state"][parameter])
-
-
-def _check_keys(name: str, live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    for key in live:
-        if key not in saved:
-            raise _mismatch(f"{name} has no key {key!r} in the checkpoint")
-    for key in saved:
-        if key not in live:
-            raise _mismatch(f"{name} has a key {key!r} only in the checkpoint")
-
-
-def _check_tensors(name: str, live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    import torch
-
-    for key in live.keys() & saved.keys():
-        ours, theirs = live[key], saved[key]
-        if str(key).endswith(EXTRA_STATE_KEY) or not isinstance(ours, torch.Tensor):
-            continue
-        if not isinstance(theirs, torch.Tensor):
-            raise _mismatch(
-                f"{name} key {key!r} is a {_type_name(theirs)} in the checkpoint and a tensor here"
-            )
-        if ours.shape != theirs.shape:
-            raise _mismatch(
-                f"{name} key {key!r} has shape {tuple(theirs.shape)} in the checkpoint "
-                f"and {tuple(ours.shape)} here"
-            )
-        if ours.dtype != theirs.dtype:
-            raise _mismatch(
-                f"{name} key {key!r} has dtype {theirs.dtype} in the checkpoint and {ours.dtype} here"
-            )
-
-
-def _mismatch(difference: str) -> CheckpointError:
-    return CheckpointError(
-        "state",
-        f"the checkpoint does not fit this run: {difference}; nothing was changed: "
-        "choose a checkpoint of the same model, optimizer, scheduler and state.",
-    )
-
-
-def rng_state() -> dict[str, Any]:
-    """Return the state of every random-number generator of this process."""
-    import torch
-
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": []}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # asking an unused CUDA would start it
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    if "numpy" in sys.modules:
-        numpy = dict(sys.modules["numpy"].random.get_state(legacy=False))
-        numpy["state"] = {
-            key: getattr(item, "tolist", lambda item=item: item)() for key, item in numpy["state"].items()
-        }
-        state["numpy"] = numpy
-    return state
-
-
-def _check_rng(saved: Any) -> None:
-    import torch
-
-    if not isinstance(saved, dict) or not {"python", "torch", "cuda"} <= saved.keys():
-        raise _mismatch("its rng is not what trainswitch writes")
-    if (there := len(saved["cuda"])) > (here := torch.cuda.device_count()):
-        raise _mismatch(f"rng is of {there} CUDA devices and this process sees {here}")
-
-
-def _set_rng_state(saved: dict[str, Any]) -> None:
-    import torch
-
-    random.setstate(saved["python"])
-    if "numpy" in saved:
-        import numpy as np
-
-        np.random.set_state(saved["numpy"])
-    torch.set_rng_state(saved["torch"])
-    for device, state in enumerate(saved["cuda"]):
-        torch.cuda.set_rng_state(state, device)
-
-
-def _type_name(value: object) -> str:
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from trainswitch.config import MonitorConfig
-from trainswitch.intervention.commands import ENDED_STATES, RUN_STATES, RunState
+from trainswitch.intervention.commands import ENDED_STATES, RESULTS, RUN_STATES, RunState
 from trainswitch.metrics.at_scrape import AtScrape
 from trainswitch.metrics.catalogue import EXCESS_LABELS
 from trainswitch.metrics.limit_series import LimitSeries
@@ -96,6 +96,7 @@ class Aggregator:
             Kind.CHECKPOINT_WRITTEN: lambda r: self._observe("train_checkpoint_seconds", r.values[0]),
             Kind.CHECKPOINT_FAILED: lambda r: self._count("train_checkpoint_failures_total", r.label),
             Kind.COMMAND: self._on_command,
+            Kind.ACTION: self._on_action,
             Kind.CONTROL_ERROR: lambda r: self._count("trainswitch_control_file_errors_total", r.label),
             Kind.RESTORED: self._on_restored,
             Kind.CONTROL_READ: lambda r: self._set("trainswitch_control_file_read_timestamp_seconds", r.time),
@@ -105,6 +106,7 @@ class Aggregator:
             Kind.CHECKSUM: self._on_checksum,
             Kind.NONFINITE: lambda r: self._count("train_nonfinite_total", r.label),
             Kind.MEMORY: self._on_memory,
+            Kind.GUARD: lambda r: self._set("train_guarded", r.values[0]),
             Kind.COLLECTIVE: self._on_collective,
             Kind.COLLECTIVE_WAITING: lambda r: self._set(_WAITING_SINCE, r.values[0], r.label),
         }
@@ -412,11 +414,15 @@ class Aggregator:
         self._set("train_checkpoint_timestamp_seconds", record.values[1], record.label)
 
     def _on_command(self, record: Record) -> None:
-        action, _, result = record.label.partition("/")
+        action, result = record.label, RESULTS[int(record.values[1])]
         self._count("trainswitch_commands_total", action, result)
         if action in _LEARNING_RATE_ACTIONS and result == "applied":
             self._begin_trial()
         self._observe("trainswitch_command_delay_seconds", max(0.0, record.values[0]))
+
+    def _on_action(self, record: Record) -> None:
+        for result in RESULTS:  # increase() cannot see a series' first increment
+            self.metrics.counter("trainswitch_commands_total", record.label, result)
 
     def _begin_trial(self) -> None:
         self._statistics.begin_trial()

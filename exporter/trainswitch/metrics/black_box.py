@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainswitch.files import write_atomically
+from trainswitch.intervention.commands import RESULTS
 from trainswitch.recording.records import FIRST_LEARNING_RATE, Kind, Record, Value
 
 _RECORDS_A_STEP = 32
@@ -78,6 +79,9 @@ def _fields(record: Record) -> dict[str, Any]:
         rates = int(record.get(Value.LEARNING_RATES) or 0)
         found = record.values[FIRST_LEARNING_RATE : FIRST_LEARNING_RATE + rates]
         fields["learning_rates"] = [_number(value) for value in found]
+    elif record.kind == Kind.COMMAND:
+        fields["result"] = RESULTS[int(record.values[1])]
+        fields["values"] = [_number(record.values[0])]
     else:
         fields["values"] = [_number(record.get(index)) for index in range(record.present.bit_length())]
     return fields

@@ -289,10 +289,17 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _counter("train_skipped_steps_total", "Steps whose update was skipped.", reason=SKIP_REASONS),
     _gauge(
+        "train_guarded",
+        "1 while the optimizer's steps on gradients that are not finite are skipped, by the guard or by a "
+        "GradScaler; 0 while the guard is off. Absent without an optimizer.",
+    ),
+    _gauge(
         "train_loss_scale",
         "Scale of the loss under automatic mixed precision, read from the scaler or given to step().",
     ),
-    _counter("train_grad_clips_total", "Steps whose gradients clip_grad_norm_() scaled down."),
+    _counter(
+        "train_grad_clips_total", "Steps whose gradients clip_grad_norm_() or clip_gradients scaled down."
+    ),
     # schedule
     _gauge("train_learning_rate", "Learning rate that the last step used, per parameter group.", group=()),
     _histogram(

@@ -278,4 +278,11 @@ def _tls_context(config: ServerConfig, server: _Server) -> ssl.SSLContext | None
         raise ServerError(
             f"cannot use server.tls_cert {config.tls_cert} with server.tls_key {config.tls_key}: {error}."
         ) from error
+    if config.tls_client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except (OSError, ssl.SSLError) as error:
+            server.server_close()
+            raise ServerError(f"cannot use server.tls_client_ca {config.tls_client_ca}: {error}.") from error
     return context

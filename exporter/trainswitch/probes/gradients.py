@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,23 +31,39 @@ class GradientNorm:
         """Measure even where nothing is clipped."""
         self.per_parameter = False
         """Keep each parameter's norm, too, for `take_vector`."""
+        self.max_norm: float | None = None
+        """Clip whatever the optimizer is about to step on to this norm; None for no limit."""
         self._optimizer = optimizer
         self._sharded = is_sharded(self.parameters())
         self._norm: torch.Tensor | None = None
+        self._checked: torch.Tensor | None = None
+        """Norm of all gradients as they are now, for `check`."""
         self._vector: tuple[list[torch.Tensor], torch.Tensor] | None = None
         self._clipped_at: float | None = None
+        self._limited = False
+        """Whether `clip` has kept all gradients within `max_norm`, so that `before_step` need not."""
         self._watch = ClippingWatch()
 
     def clip(self, parameters: Iterable[torch.Tensor] | None, max_norm: float) -> torch.Tensor:
         """Scale the gradients down to `max_norm` and return the norm they had, as torch's own does.
 
+        The limit of the same name holds, too, where it is smaller.
         With a ``GradScaler``, call its ``unscale_`` before.
         """
+        everything = self.parameters()
         if parameters is None:
-            parameters = self.parameters()
-        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            chosen = everything
+        else:
+            chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if self.max_norm is not None:
+            max_norm = min(max_norm, self.max_norm)
         self._clipped_at = max_norm
         measured = self._measure(chosen)
+        if len(chosen) == len(everything) and (
+            chosen is everything or all(map(operator.is_, chosen, everything))
+        ):
+            self._checked = measured
+            self._limited = True
         if self._sharded or measured is None:
             returned = torch.nn.utils.clip_grad_norm_(chosen, max_norm)
             self._norm = returned if measured is None else measured
@@ -56,22 +73,67 @@ class GradientNorm:
         return measured
 
     def before_step(self) -> None:
-        """Measure, unless `clip` has done so."""
-        if self._norm is not None or not (self.wanted or self.per_parameter):
+        """Measure and clip, unless `clip` has done so."""
+        limit = None if self._limited else self.max_norm
+        self._limited = False
+        first = self._norm is None  # a closure may be evaluated, and its gradients be clipped, several times
+        if limit is None and not (first and (self.wanted or self.per_parameter)):
             return
-        self._norm = self._measure(self.parameters())
+        norm = self._checked = self._measure(self.parameters(), by_parameter=self.per_parameter and first)
+        if norm is None:
+            return
         # A fused optimizer unscales in its own kernel; GradScaler leaves it the scale meanwhile.
         scale: Any = getattr(self._optimizer, "grad_scale", None)
-        if scale is not None and self._norm is not None:
-            self._norm = self._norm / scale.to(self._norm.device)
-            if self._vector is not None:
+        if scale is not None:
+            norm = norm / scale.to(norm.device)
+        if first:
+            self._norm = norm
+            if scale is not None and self._vector is not None:
                 self._vector = self._vector[0], self._vector[1] / scale.to(self._vector[1].device)
+        if limit is not None:
+            self._limit(limit, norm)
+
+    @torch.no_grad()
+    def _limit(self, max_norm: float, norm: torch.Tensor) -> None:
+        """Clip all gradients, whose unscaled norm (or this rank's share of it) is `norm`.
+
+        The quotient is the same for scaled gradients. Shares are added up over the ranks by a reduction of
+        one number, the only one that clipping here ever causes.
+        """
+        self._clipped_at = max_norm if self._clipped_at is None else min(max_norm, self._clipped_at)
+        if not self._sharded:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
+            return
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        mesh: Any = next(gradient.device_mesh for gradient in gradients if hasattr(gradient, "device_mesh"))
+        square = norm.square()
+        for dimension in range(mesh.ndim):
+            torch.distributed.all_reduce(square, group=mesh.get_group(dimension))
+        quotient = torch.clamp(max_norm / (square.sqrt() + 1e-6), max=1.0)
+        torch._foreach_mul_([local_part(gradient) for gradient in gradients], quotient)
+
+    def check(self) -> torch.Tensor | None:
+        """Return a 0-d tensor that is not finite where a gradient is not; None where there are none.
+
+        For each time that the optimizer is about to step, after `before_step`. What was measured already is
+        not measured again; of several norms until `take`, one that is not finite is the step's.
+        """
+        checked, self._checked = self._checked, None
+        if checked is not None:
+            return checked
+        checked = self._measure(self.parameters(), by_parameter=False)
+        if self._norm is None:
+            self._norm = checked
+        elif checked is not None:
+            self._norm = torch.where(checked.isfinite().to(self._norm.device), self._norm, checked)
+        return checked
 
     def take(self) -> tuple[torch.Tensor | None, float | None]:
         """Return this step's norm and the limit it was clipped to, and forget them."""
         taken = self._norm, self._clipped_at
-        self._norm = None
+        self._norm = self._checked = None
         self._clipped_at = None
+        self._limited = False
         return taken
 
     def take_vector(self) -> tuple[list[torch.Tensor], torch.Tensor] | None:
@@ -88,9 +150,12 @@ class GradientNorm:
         """Return the optimizer's parameters."""
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
-    def _measure(self, parameters: list[torch.Tensor]) -> torch.Tensor | None:
+    def _measure(
+        self, parameters: list[torch.Tensor], *, by_parameter: bool | None = None
+    ) -> torch.Tensor | None:
         """Return the global norm of the gradients; None where there are none."""
-        if not self._sharded and not self.per_parameter:
+        by_parameter = self.per_parameter if by_parameter is None else by_parameter
+        if not self._sharded and not by_parameter:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             return torch.nn.utils.get_total_norm(gradients) if gradients else None
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
@@ -99,7 +164,7 @@ class GradientNorm:
         gradients = [parameter.grad for parameter in with_gradient if parameter.grad is not None]
         with torch.no_grad():
             vector = weigh(norms([local_part(gradient) for gradient in gradients]), gradients)
-        if self.per_parameter:
+        if by_parameter:
             self._vector = with_gradient, vector
         if self._sharded or is_uniform(gradients):
             # With one dtype on one device this is what torch does, to the last bit.

@@ -14,6 +14,7 @@ from trainswitch.config import LayersConfig, SamplingConfig
 from trainswitch.errors import ConfigError
 from trainswitch.probes.activations import ActivationProbe, is_compiled
 from trainswitch.probes.checksums import join, weight_checksum
+from trainswitch.probes.closures import after_closure
 from trainswitch.probes.gradients import GradientNorm
 from trainswitch.probes.layers import Append, Layers, append_layers, combine
 from trainswitch.probes.loss_scale import LossScale
@@ -146,9 +147,32 @@ class ModelProbes:
             raise ConfigError("clip_grad_norm_() needs the optimizer: pass it to attach().")
         return self._gradients.clip(parameters, max_norm)
 
+    def limit(self, max_norm: float | None) -> None:
+        """Clip all gradients to `max_norm` from the next step on; None ends it."""
+        if self._gradients is not None:
+            self._gradients.max_norm = max_norm
+
+    def clip_obstacle(self) -> str:
+        """Return why `limit` cannot have an effect; empty where it can."""
+        if self._gradients is None:
+            return "this run has no optimizer whose gradients could be clipped: attach one."
+        if "gradients" in self._broken:
+            return "the gradients could not be measured, as the log says, so they cannot be clipped."
+        modules = self._model.modules() if self._model is not None else ()
+        if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
+            return (
+                "the gradients of FullyShardedDataParallel are spread over the ranks in a way that only its "
+                "own clip_grad_norm_ knows: use fully_shard, or clip in the training script."
+            )
+        return ""
+
     def take(self) -> tuple[torch.Tensor | None, float | None]:
         """Return this step's global gradient norm and the limit it was clipped to."""
         return self._gradients.take() if self._gradients is not None else (None, None)
+
+    def check(self) -> torch.Tensor | None:
+        """Tell whether the gradients are finite; see `GradientNorm.check`."""
+        return self._gradients.check() if self._gradients is not None else None
 
     @staticmethod
     def share(norm: torch.Tensor) -> torch.Tensor:
@@ -201,15 +225,20 @@ class ModelProbes:
         if watched and self._activations is not None:
             self._activations.arm()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self._loss_scale is not None:
             self._loss_scale.before_step(optimizer)
         if self._gradients is None:
-            return
-        if "gradients" not in self._broken:
-            self._try("gradients", self._gradients.before_step)
+            return None
         if self._weights is not None and self._weights.wanted and "weights" not in self._broken:
             self._try("weights", partial(self._weights.before_step, self._gradients.parameters()))
+        return after_closure(args, kwargs, self._measure_gradients)
+
+    def _measure_gradients(self) -> None:
+        if self._gradients is not None and "gradients" not in self._broken:
+            self._try("gradients", self._gradients.before_step)
 
     def _after_step(self, *_: Any) -> None:
         if self._weights is not None and self._weights.wanted and "weights" not in self._broken:
@@ -221,6 +250,8 @@ class ModelProbes:
             measure()
         except Exception as error:  # noqa: BLE001 - the monitor's own trouble never ends a training
             self._broken.add(probe)
+            if probe == "gradients" and self._gradients is not None and self._gradients.max_norm is not None:
+                logger.warning("gradients are not clipped by command any more.")
             logger.warning("%s are not measured any more: %s: %s", probe, type(error).__name__, error)
 
     # ── from the device to the ring ───────────────────────────────────────────────────────────────────

@@ -45,13 +45,16 @@ class Kind(enum.IntEnum):
     CHECKPOINT_FAILED = 8
     """Label: reason."""
     COMMAND = 9
-    """A command was answered; label: action/result; values: seconds since its issue."""
+    """A command was answered; label: action; values: seconds since its issue, index of the result in
+    `RESULTS`."""
     CONTROL_ERROR = 10
     """Label: reason."""
     CONTROL_READ = 11
     """The control folder was polled."""
     RESTORED = 12
     """A checkpoint was loaded, by a rollback or at a resumption; step: the one that the run goes on from."""
+    ACTION = 13
+    """The training script has an action of its own; label: its name."""
     LAYERS = 20
     """Values of consecutive layers; label: one of `LAYER_SIGNALS`; values: index of the first layer in the
     list of names in the ring's description, then up to `LAYERS_INLINE` values, absent where not measured."""
@@ -62,6 +65,8 @@ class Kind(enum.IntEnum):
     out-of-memory errors of the process."""
     NONFINITE = 22
     """Something besides loss and gradient norm was not finite; label: source."""
+    GUARD = 24
+    """Values: 1 while steps on non-finite gradients are skipped, 0 from when they are not."""
     COLLECTIVE = 30
     """A collective operation ended; label: one of `COLLECTIVES`; values: seconds."""
     COLLECTIVE_WAITING = 31

@@ -52,16 +52,17 @@ class Step(NamedTuple):
     overhead: float
     """Seconds that recording this step has taken so far."""
 
-    def scaled(self, loss_scale: float | None, skipped: float | None) -> Step:
-        """Return the step with what was read from a GradScaler; what the loop itself said stands.
+    def scaled(self, loss_scale: float | None, skipped: float | None, guarded: float | None = None) -> Step:
+        """Return the step with what a GradScaler or the guard did; what the loop itself said stands.
 
         Args:
             loss_scale: scale of the loss.
             skipped: above 0 where the scaler found an overflow.
+            guarded: above 0 where the guard skipped the update.
         """
         return self._replace(
             loss_scale=loss_scale if self.loss_scale is None else self.loss_scale,
-            skipped=self.skipped or ("loss_scale" if skipped else ""),
+            skipped=self.skipped or ("loss_scale" if skipped else "guard" if guarded else ""),
         )
 
 

@@ -6,35 +6,70 @@ happens to it to ``FOLDER/rank-<n>.jsonl``, and waits at its gates for files tha
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict
 
 import trainswitch
+from trainswitch.errors import TrainswitchError
 from trainswitch.intervention import rank_group
 from trainswitch.monitor import Monitor
 
 STEPS = 120
 GATE = 40
+RESUMED = 60
 PATIENCE_SECONDS = 15.0
 RUN = "ranks"
+
+
+class Mark(BaseModel):
+    """What the ranks' own action takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    word: str
+
+
+class Stream:
+    """The numbers of a rank's batches, from 1 on; the next iterator begins at a position that was loaded."""
+
+    def __init__(self, rank: int) -> None:
+        """Begin at the first."""
+        self.rank, self.position = rank, 0
+
+    def __iter__(self) -> Iterator[int]:
+        """Count on."""
+        for number in itertools.count(self.position + 1):
+            self.position = number
+            yield number
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the rank stands in its data."""
+        return {"rank": self.rank, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go there."""
+        assert state["rank"] == self.rank, "another rank's position"
+        self.position = state["position"]
 
 
 class Rank:
     """One rank: its model, its data by step, and its diary."""
 
-    def __init__(self, rank: int, ranks: int, folder: Path, *, grouped: bool) -> None:
+    def __init__(self, rank: int, ranks: int, folder: Path, *, grouped: bool, sharded: bool = False) -> None:
         """Begin the diary, and join the process group where there is to be one."""
-        self.rank, self.ranks, self.folder = rank, ranks, folder
+        self.rank, self.ranks, self.folder, self.sharded = rank, ranks, folder, sharded
         self.diary = (folder / f"rank-{rank}.jsonl").open("a", buffering=1)
         self.say(pid=os.getpid())
         self.grouped = grouped
@@ -57,8 +92,14 @@ class Rank:
         model: torch.nn.Module = torch.nn.Sequential(
             torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
         )
+        if self.sharded:
+            from torch.distributed.fsdp import fully_shard
+
+            for module in model.children():
+                fully_shard(module)
+            fully_shard(model)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        if self.grouped:
+        if self.grouped and not self.sharded:
             model = torch.nn.parallel.DistributedDataParallel(model)
         torch.manual_seed(100 + self.rank)
         random.seed(200 + self.rank)
@@ -81,7 +122,7 @@ class Rank:
         while not (self.folder / name).exists():
             time.sleep(0.02)
 
-    def attach(self, *parts: Any, checkpoints: Path | None = None) -> Monitor:
+    def attach(self, *parts: Any, checkpoints: Path | None = None, data: Stream | None = None) -> Monitor:
         """Attach a monitor that writes in the diary what is carried out here."""
         config = {
             "server": {"port": 0, "linger_seconds": 0.0},
@@ -93,7 +134,7 @@ class Rank:
             },
             "control": {"poll_interval_seconds": 0.05},
         }
-        switch = trainswitch.attach(*parts, run=RUN, config=config)
+        switch = trainswitch.attach(*parts, run=RUN, config=config, data=data)
         interventions = switch._interventions
         act: Callable[[Any], str | None] = interventions.act
 
@@ -104,9 +145,15 @@ class Rank:
         interventions.act = told  # type: ignore[method-assign]
         return switch
 
+    def own_weights(self, model: torch.nn.Module) -> list[float]:
+        """Return what this rank holds of the weights, without asking others."""
+        weights = (getattr(weight, "to_local", lambda w=weight: w)() for weight in model.parameters())
+        return [value for weight in weights for value in weight.detach().flatten().tolist()]
+
     def digest(self, model: torch.nn.Module) -> list[float]:
         """Return every weight, exactly."""
-        return [value for weight in model.parameters() for value in weight.detach().flatten().tolist()]
+        weights = (getattr(weight, "full_tensor", lambda w=weight: w)() for weight in model.parameters())
+        return [value for weight in weights for value in weight.detach().flatten().tolist()]
 
 
 def train(me: Rank) -> None:
@@ -117,10 +164,11 @@ def train(me: Rank) -> None:
     me.say(bare_weights=me.digest(model))
 
     model, optimizer = me.build()
-    with me.attach(model, optimizer) as switch:
-        while not switch.should_stop:
+    stream = Stream(me.rank)
+    with me.attach(model, optimizer, data=stream) as switch:
+        for number in switch.batches(stream):
             step = switch.current_step + 1
-            loss = me.train_step(model, optimizer, step)
+            loss = me.train_step(model, optimizer, number)
             me.say(step=step, loss=loss.item())
             switch.step(loss)
             if step == STEPS and switch.current_step == STEPS:
@@ -131,18 +179,71 @@ def train(me: Rank) -> None:
         me.say(stopped=switch.current_step)
 
 
+def resume(me: Rank) -> None:
+    """Train without a monitor; then again, in two sessions, the second of which restores; then fail to."""
+    model, optimizer = me.build()
+    for step in range(1, RESUMED + 1):
+        me.train_step(model, optimizer, step)
+    me.say(bare_weights=me.digest(model))
+
+    model, optimizer = me.build()
+    with me.attach(model, optimizer) as switch:
+        me.say(first=switch.restore())
+        while switch.current_step < GATE + 1:
+            switch.step(me.train_step(model, optimizer, switch.current_step + 1))
+            assert switch._store is not None
+            switch._store.finish()  # so that no save is in the way of the next
+
+    model, optimizer = me.build()
+    with me.attach(model, optimizer) as switch:
+        me.say(restored=switch.restore(), restored_weights=me.digest(model))
+        while switch.current_step < RESUMED:
+            switch.step(me.train_step(model, optimizer, switch.current_step + 1))
+        me.say(weights=me.digest(model))
+        try:
+            switch.restore()
+        except TrainswitchError as error:
+            me.say(late=str(error))
+
+    def wrong(name: str, switch: Monitor, step: int | None) -> None:
+        before = me.own_weights(model)
+        try:
+            switch.restore(step)
+        except TrainswitchError as error:
+            me.say(**{name: str(error)}, unchanged=me.own_weights(model) == before)
+
+    model, optimizer = me.build()
+    with me.attach(model, optimizer, checkpoints=me.folder / "elsewhere" if me.rank == 1 else None) as switch:
+        wrong("elsewhere", switch, None)
+    with me.attach(model, optimizer) as switch:
+        wrong("unlike", switch, 40 + 10 * me.rank)
+    with me.attach(model, optimizer) as switch:
+        wrong("absent", switch, 7)
+    rank_group.ASSEMBLE_SECONDS = 2.0
+    with me.attach(model, optimizer) as switch:
+        if me.rank == 0:
+            wrong("half", switch, None)
+        else:
+            switch.step(1.0)
+    me.say(ended=True)
+
+
 def independent(me: Rank) -> None:
     """Step without collectives of the run's own until the test ends it."""
-    step_until_the_end(me, me.attach(*me.build()))
+    switch = me.attach(*me.build())
+    switch.register_action("mark", lambda mark: me.say(marked=mark.word, at=switch.current_step), Mark)
+    step_until_the_end(me, switch)
 
 
 def unlike(me: Rank) -> None:
-    """Do so where rank 1 sees other checkpoints and has no optimizer."""
+    """Do so where rank 1 sees other checkpoints, has no optimizer and has not registered an action."""
     model, optimizer = me.build()
     if me.rank == 1:
         step_until_the_end(me, me.attach(model, checkpoints=me.folder / "elsewhere"))
     else:
-        step_until_the_end(me, me.attach(model, optimizer))
+        switch = me.attach(model, optimizer)
+        switch.register_action("mark", lambda mark: me.say(marked=mark.word), Mark)
+        step_until_the_end(me, switch)
 
 
 def alone(me: Rank) -> None:
@@ -173,7 +274,17 @@ def step_until_the_end(me: Rank, switch: Monitor) -> None:
     me.say(ended=True)
 
 
-MODES = {"train": train, "independent": independent, "unlike": unlike, "alone": alone, "files": files}
+MODES = {
+    "resume": resume,
+    "resume_sharded": resume,
+    "resume_files": resume,
+    "train": train,
+    "sharded": train,
+    "independent": independent,
+    "unlike": unlike,
+    "alone": alone,
+    "files": files,
+}
 
 
 def main() -> None:
@@ -187,7 +298,8 @@ def main() -> None:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
             rank_group.PATIENCE_SECONDS = PATIENCE_SECONDS
             rank_group.ASSEMBLE_SECONDS = 2.0 if mode == "alone" else PATIENCE_SECONDS
-            me = Rank(rank, ranks, folder, grouped=ranks > 1 and mode != "files")
+            grouped = ranks > 1 and not mode.endswith("files")
+            me = Rank(rank, ranks, folder, grouped=grouped, sharded=mode.endswith("sharded"))
             MODES[mode](me)
             return
         children.append(child)

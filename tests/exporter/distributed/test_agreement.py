@@ -159,10 +159,12 @@ def start(home: Path) -> Iterator[Start]:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(start: Start, ranks: int) -> None:
+@pytest.mark.parametrize(("mode", "ranks"), [("train", 1), ("train", 2), ("train", 4), ("sharded", 2)])
+def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(
+    start: Start, mode: str, ranks: int
+) -> None:
     """Every action happens at one step everywhere, and a replay from a checkpoint equals no failure."""
-    run = start("train", ranks)
+    run = start(mode, ranks)
     run.until("the gate", lambda: run.all_said("waits", "gate"))
     paused = run.command("pause")
     run.open("gate")
@@ -170,7 +172,7 @@ def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(start: Start,
     if ranks == 4:  # far longer than the group's patience: nothing of a pause may stay pending
         begun = time.monotonic()
         run.until("a long pause", lambda: time.monotonic() - begun > worker.PATIENCE_SECONDS + 3.0)
-    rolled_back = run.applied("rollback")
+    rolled_back = run.applied("rollback", data="rewind")
     assert rolled_back.step <= at - 5, "a stable checkpoint"
     run.applied("resume")
 
@@ -200,6 +202,10 @@ def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(start: Start,
 def test_a_rank_that_dies_in_a_pause_is_named_and_holds_nobody(start: Start) -> None:
     """The survivors leave the pause, later commands are refused with the dead rank's number."""
     run = start("independent", 3)
+    marked = run.applied("mark", word="here")
+    for rank in range(3):
+        said = [(fact["marked"], fact["at"]) for fact in run.diary(rank) if "marked" in fact]
+        assert said == [("here", marked.step)], "an action of the script's own happens at one step everywhere"
     run.applied("pause")
     os.kill(next(fact["pid"] for fact in run.diary(2) if "pid" in fact), signal.SIGKILL)
     run.until("the end of the pause", lambda: (status := run.status()) and status.state == "running")
@@ -224,6 +230,10 @@ def test_what_one_rank_cannot_do_no_rank_does(start: Start) -> None:
     outcome = run.answer(run.command("reduce_lr"))
     assert outcome.result == "failed"
     assert "Rank 1: this run has no optimizer" in outcome.detail
+    outcome = run.answer(run.command("mark", word="here"))
+    assert outcome.result == "failed"
+    assert "Rank 1: action 'mark' does not exist" in outcome.detail
+    assert not any("marked" in fact for fact in run.diary(0))
     paused = run.applied("pause")
     assert paused.step > saved.step
     run.applied("stop", snapshot=False)

@@ -20,7 +20,8 @@ import pytest
 import torch
 
 from trainswitch.errors import CheckpointCorrupt, CheckpointError, ConfigError, RunNameError
-from trainswitch.intervention.checkpoints import CheckpointStore, SaveResult
+from trainswitch.intervention.checkpoint_writer import SaveResult
+from trainswitch.intervention.checkpoints import CheckpointStore
 
 RUN = "run-1"
 Stores = Callable[..., CheckpointStore]
@@ -129,6 +130,10 @@ class TestSaving:
             "kind": "suspect",
             "size_bytes": store.entries()[0].size_bytes,
             "torch_version": str(torch.__version__),
+            "pinned": False,
+            "nonfinite": "",
+            "moment": "",
+            "parts": [],
         }
 
     def test_nothing_is_created_before_the_first_save(self, open_store: Stores, tmp_path: Path) -> None:
@@ -234,7 +239,7 @@ class TestSaving:
         with pytest.raises(RunNameError):
             CheckpointStore(tmp_path, run)
 
-    @pytest.mark.parametrize("options", [{"keep": 1}, {"probation_steps": 0}], ids=str)
+    @pytest.mark.parametrize("options", [{"keep": 1}, {"probation_steps": 0}, {"max_pinned": 0}], ids=str)
     def test_settings_out_of_bounds_are_refused(self, options: dict[str, int], open_store: Stores) -> None:
         """A setting under which nothing would ever become stable is refused with the least value."""
         with pytest.raises(ConfigError, match="give at least"):
@@ -298,6 +303,24 @@ class TestDisk:
         assert kinds(store) == {1: "stable"}
         (problem,) = store.take_problems()
         assert "step-000000000001 as stable (Read-only file system)" in str(problem)
+
+    def test_a_folder_that_may_not_be_written(self, open_store: Stores, tmp_path: Path) -> None:
+        """Without the permission to write, saving fails with a sentence, and what is there is of use."""
+        store = open_store()
+        store.save(state(1), 1, wait=True)
+        (tmp_path / RUN).chmod(0o555)
+        if os.access(tmp_path / RUN, os.W_OK):
+            pytest.skip("root may write everywhere")
+        try:
+            with pytest.raises(CheckpointError, match=os.strerror(errno.EACCES)) as caught:
+                store.save(state(2), 2, wait=True)
+        finally:
+            (tmp_path / RUN).chmod(0o755)
+
+        assert caught.value.reason == "disk"
+        assert store.load()[0]["meta"] == {"step": 1}
+        store.save(state(3), 3, wait=True)
+        assert list(kinds(store)) == [1, 3]
 
     def test_a_file_in_place_of_the_folder(self, open_store: Stores, tmp_path: Path) -> None:
         """A checkpoint folder that is a file neither stops the start nor goes unreported."""
@@ -510,6 +533,91 @@ class TestKinds:
         assert kinds(open_store()) == {0: "suspect", 20: "probation"}
 
 
+class TestBrokenWeights:
+    """Checkpoints that hold NaN or infinity when they are saved."""
+
+    def test_they_are_suspect_from_birth(self, open_store: Stores) -> None:
+        """Nobody has to notice the trouble: the weights are looked at where they are written.
+
+        It is told once, with the place and as a failure of its own kind; the checkpoint never becomes stable
+        and is not taken unasked, but by its step.
+        """
+        results: list[SaveResult] = []
+        store = open_store(probation_steps=5, on_saved=results.append)
+        store.save(state(10), 10, wait=True)
+        broken = state(15)
+        broken["model"]["weight"][99] = float("nan")
+        store.save(broken, 15, wait=True)
+        store.advance(100)
+
+        assert kinds(store) == {10: "stable", 15: "suspect"}
+        (problem,) = store.take_problems()
+        assert problem.reason == "nonfinite"
+        assert "step 15 is suspect from birth, because model['weight'] holds NaN" in str(problem)
+        assert store.take_problems() == ()
+        assert [result.nonfinite for result in results] == ["", "model['weight'] holds NaN"]
+        assert store.load()[1].step == 10
+        assert store.load(15)[1].step == 15
+        store.close()
+        assert kinds(open_store()) == {10: "stable", 15: "suspect"}
+
+    def test_the_training_thread_does_not_look(self, open_store: Stores) -> None:
+        """The weights are judged by the writer's thread, however long that takes."""
+        judged_by = []
+        gate = threading.Event()
+
+        def judge(_: dict[str, Any]) -> str:
+            assert gate.wait(30)
+            judged_by.append(threading.current_thread().name)
+            return ""
+
+        store = open_store(judge=judge)
+        store.save(state(1), 1)
+        assert judged_by == []
+        gate.set()
+        store.finish()
+        assert judged_by == [f"trainswitch-checkpoints-{RUN}"]
+
+
+class TestPins:
+    """Checkpoints that somebody wants to keep."""
+
+    def test_a_pinned_one_outlives_rotation_and_sessions(
+        self, open_store: Stores, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A pin is kept until newer pins take its place, which the log says."""
+        store = open_store(keep=2, max_pinned=1)
+        store.save(state(1), 1, kind="suspect", pin=True, wait=True)
+        for step in range(2, 6):
+            store.save(state(step), step, kind="suspect", wait=True)
+        assert list(kinds(store)) == [1, 4, 5]
+        store.close()
+
+        again = open_store(keep=2, max_pinned=1)
+        assert [(e.step, e.pinned) for e in again.entries()] == [(1, True), (4, False), (5, False)]
+        again.save(state(6), 6, kind="suspect", pin=True, wait=True)
+        assert "checkpoint of step 1 is not pinned any more" in caplog.text
+        again.save(state(7), 7, kind="suspect", wait=True)
+        again.close()
+        assert [(e.step, e.pinned) for e in open_store().entries()] == [(6, True), (7, False)]
+
+    def test_the_same_step_again_does_not_replace_it(self, open_store: Stores, tmp_path: Path) -> None:
+        """After a rollback the step comes again; the pinned state stays beside the new one, each whole."""
+        store = open_store()
+        store.save(state(5), 5, pin=True, wait=True)
+        store.rolled_back(4)
+        store.save({**state(5), "second": True}, 5, wait=True)
+
+        assert folders(tmp_path) == ["step-000000000005", "step-000000000005.2"]
+        assert store.load(5)[0]["second"] is True  # the one that is not suspect
+        store.close()
+        again = open_store()
+        assert again.take_problems() == ()
+        assert [(e.kind, e.pinned) for e in again.entries()] == [("suspect", True), ("probation", False)]
+        pinned = torch.load(tmp_path / RUN / "step-000000000005" / "state.pt", weights_only=True)
+        assert "second" not in pinned
+
+
 class TestRotation:
     """Which checkpoints stay when new ones come."""
 
@@ -698,7 +806,7 @@ class TestEarlierSessions:
 
 def test_the_modules_import_without_torch() -> None:
     """The base install has no torch: importing the modules does not need it."""
-    names = ("checkpoint_files", "checkpoints", "learning_rate", "training_state")
+    names = ("checkpoints", "follower", "learning_rate", "training_state")
     imports = "\n".join(f"import trainswitch.intervention.{name}" for name in names)
     code = f"import sys\nsys.modules['torch'] = None\n{imports}\n"
 

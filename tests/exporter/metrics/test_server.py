@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from trainswitch.config import ServerConfig
 from trainswitch.errors import RunNameError, ServerError
@@ -98,6 +99,25 @@ def test_tls_with_a_certificate(serve: Any, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"."):
         get(f"http://127.0.0.1:{server.port}/metrics")
     assert get(f"https://127.0.0.1:{server.port}/metrics", context=context)[0] == 200
+
+
+def test_scrapes_with_certificates_only(serve: Any, tmp_path: Path) -> None:
+    """With `tls_client_ca` a scrape without a certificate of that authority gets nothing."""
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    own.write_to_path(tmp_path / "own.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server = serve(
+        tls_cert=tmp_path / "own.pem", tls_key=tmp_path / "own.pem", tls_client_ca=tmp_path / "ca.pem"
+    )
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    with pytest.raises(OSError, match=r"."):
+        get(f"https://127.0.0.1:{server.port}/metrics", context=context)
+    context.load_cert_chain(tmp_path / "own.pem")
+    assert get(f"https://127.0.0.1:{server.port}/metrics", context=context) == (200, b"train_step 1\n")
+    (tmp_path / "token").write_text("no certificate")
+    with pytest.raises(ServerError, match=r"server\.tls_client_ca .*token"):
+        serve(tls_cert=tmp_path / "own.pem", tls_key=tmp_path / "own.pem", tls_client_ca=tmp_path / "token")
 
 
 def test_a_certificate_that_is_none_is_one_sentence(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.exporter.conftest import sample, samples
 from tests.exporter.metrics.test_aggregator import build, step
 
+from trainswitch.intervention.commands import RESULTS
 from trainswitch.metrics.aggregator import Aggregator
 from trainswitch.recording.records import Kind
 from trainswitch.recording.ring import StepRing
@@ -52,9 +53,9 @@ def test_an_applied_change_of_the_rate_begins_a_new_trial_of_the_evaluations() -
         evaluate(ring, val_loss=value)
     streak = {"metric": "val_loss", "side": "upper", "unit": "evaluations", "length": "3"}
     assert sample(aggregator.render(), "train_eval_streak", **streak) == 2.0
-    ring.append(Kind.COMMAND, 0, (0.1,), label="reduce_lr/refused")
+    ring.append(Kind.COMMAND, 0, (0.1, float(RESULTS.index("refused"))), label="reduce_lr")
     assert sample(aggregator.render(), "train_eval_streak", **streak) == 2.0
-    ring.append(Kind.COMMAND, 0, (0.1,), label="reduce_lr/applied")
+    ring.append(Kind.COMMAND, 0, (0.1, float(RESULTS.index("applied"))), label="reduce_lr")
     evaluate(ring, val_loss=2.0)
     text = aggregator.render()
     assert not any(name == "train_eval_streak" for name, _ in samples(text))
@@ -364,7 +365,7 @@ def test_a_day_of_steps_leaves_memory_and_files_as_they_were(tmp_path: Path) -> 
             if number % 100 == 0:
                 evaluate(ring, val_loss=loss, accuracy=math.cos(number))
                 ring.append(Kind.CHECKPOINT, 0, (float(number), 1000.0), label="latest")
-                ring.append(Kind.COMMAND, 0, (0.5,), label="pause/applied")
+                ring.append(Kind.COMMAND, 0, (0.5, float(RESULTS.index("applied"))), label="pause")
                 ring.append(Kind.PHASE, 0, (0.5,), label="paused")
             if number % 2000 == 1999:
                 ring.append(Kind.RESTORED, number)

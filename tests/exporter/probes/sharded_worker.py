@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from tests.exporter.probes.conftest import rendered
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from trainswitch.intervention.commands import ClipGradientsParams
 from trainswitch.monitor import Monitor
 
 
@@ -43,6 +45,11 @@ def set_gradients(model: torch.nn.Module, gradients: dict[str, torch.Tensor]) ->
             parameter.grad = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
         else:
             parameter.grad = whole
+
+
+def whole_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A DTensor as all ranks hold it together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def exported(monitor: Monitor) -> dict[str, float]:
@@ -79,6 +86,13 @@ def main(store: str) -> None:
         assert isinstance(norm, DTensor)
         monitor.step(1.0, grad_norm=norm)
         found["passed"] = exported(monitor)
+        monitor._clip.act(ClipGradientsParams(max_norm=0.25, steps=1))
+        set_gradients(sharded, gradients)
+        optimizer.step()
+        monitor.step(1.0)
+        found["limited"] = math.sqrt(
+            sum(float(whole_of(p.grad).square().sum()) for p in sharded.parameters() if p.grad is not None)
+        )
         set_gradients(sharded, gradients)
         optimizer.param_groups[0]["params"] = shards  # torch clips no mixture of DTensors and plain ones
         monitor.clip_grad_norm_(1.0)

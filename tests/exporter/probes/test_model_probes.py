@@ -17,10 +17,11 @@ EVERY_STEP = {"layers": 1, "weights": 1, "activations": 1, "checksum": 1}
 
 
 def build(new_monitor: MonitorFactory, **sampling: int) -> tuple[Monitor, Any, torch.optim.Optimizer]:
-    """A monitor, its model and its optimizer."""
+    """A monitor, its model and its optimizer; without the guard, which would measure at every step."""
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    monitor = new_monitor(model=model, optimizer=optimizer, settings={"sampling": sampling})
+    settings = {"sampling": sampling, "guard": "off"}
+    monitor = new_monitor(model=model, optimizer=optimizer, settings=settings)
     return monitor, model, optimizer
 
 

@@ -78,6 +78,11 @@ def test_clipping_measures_the_shares_and_clips_the_whole(ranks: list[dict[str, 
     assert ranks[0]["left"] == pytest.approx(gradients["0.weight"] / norm, rel=1e-4)
 
 
+def test_a_commanded_norm_is_that_of_the_whole(ranks: list[dict[str, Any]]) -> None:
+    """clip_gradients clips shards, replicas and plain gradients alike, by the norm of all ranks together."""
+    assert [rank["limited"] for rank in ranks] == [pytest.approx(0.25, rel=1e-4)] * 2
+
+
 def test_shards_take_no_part_in_the_checksum(ranks: list[dict[str, Any]]) -> None:
     """Shards differ by design; what both ranks hold is compared all the same."""
     assert ranks[0]["measured"]["train_weight_checksum"] == ranks[1]["measured"]["train_weight_checksum"]
