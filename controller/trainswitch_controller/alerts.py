@@ -7,9 +7,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from trainswitch_controller.validation import Text
+from trainswitch_controller.validation import Text, storable
+
+MAX_ALERTS = 5000
+"""Alerts of one delivery; a default controller's largest body holds fewer of Alertmanager's own."""
+MAX_LABELS = 200
+MAX_LABEL_CHARS = 4096
+"""Longest label or annotation that is kept; the end of a longer one is cut off."""
+
+
+def _bounded(text: str) -> str:
+    text = storable(text)
+    return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
+
+
+_LabelText = Annotated[str, AfterValidator(_bounded)]
+_Labels = Annotated[dict[_LabelText, _LabelText], Field(max_length=MAX_LABELS)]
 
 
 class Alert(BaseModel):
@@ -22,8 +37,8 @@ class Alert(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
     status: Literal["firing", "resolved"]
-    labels: dict[Text, Text]
-    annotations: dict[Text, Text] = {}
+    labels: _Labels
+    annotations: _Labels = {}
     starts_at: AwareDatetime = Field(alias="startsAt")
     """When Prometheus saw it firing first; stays the same in every resend."""
     fingerprint: Annotated[Text, Field(min_length=1, max_length=128)]
@@ -50,4 +65,4 @@ class Webhook(BaseModel):
     group_key: Text = Field(default="", alias="groupKey")
     truncated_alerts: int = Field(default=0, alias="truncatedAlerts", ge=0, le=2**31 - 1)
     """How many alerts Alertmanager left out because of ``max_alerts``."""
-    alerts: tuple[Alert, ...]
+    alerts: Annotated[tuple[Alert, ...], Field(max_length=MAX_ALERTS)]

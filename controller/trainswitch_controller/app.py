@@ -1,20 +1,15 @@
-"""The controller's HTTP face: routes on FastAPI, and `serve`, which runs them on uvicorn."""
+"""The controller's HTTP face: its routes on FastAPI."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import socket
-import ssl
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
-import uvicorn
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import choose_encoder
@@ -26,8 +21,16 @@ from trainswitch.intervention.commands import check_run_name
 from trainswitch_controller import runs, views
 from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.body import parse_document, read_body
-from trainswitch_controller.errors import ControllerError, NotFound, ServeError, Unauthorized
+from trainswitch_controller.errors import (
+    ControllerError,
+    Forbidden,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+)
 from trainswitch_controller.intake import Receipt
+from trainswitch_controller.onset.routes import add_incidents
+from trainswitch_controller.parameters import AlertName, CommandId, Limit, RunPath, RunQuery
 from trainswitch_controller.runbooks import read_runbook
 from trainswitch_controller.service import Controller, Order, Rejection
 from trainswitch_controller.settings import Settings
@@ -35,8 +38,8 @@ from trainswitch_controller.settings import Settings
 log = logging.getLogger(__name__)
 
 _RELAYED_AT_ONCE = 8
-
-Limit = Annotated[int, Query(ge=1, le=1000)]
+_DELIVERED_AT_ONCE = 8
+_READING = frozenset({"GET", "HEAD"})
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -70,31 +73,6 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def serve(settings: Settings) -> int:
-    """Run the controller until SIGTERM or SIGINT and return the process's exit code.
-
-    Settings, policy, tokens, TLS files or a port that cannot be used give one sentence on stderr and code 1.
-    """
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    try:
-        app = create_app(settings)
-        listening = _listen(settings)
-        with listening, _quiet_signals():
-            log.info(
-                "listening at %s://%s:%d",
-                "https" if settings.tls_cert else "http",
-                *listening.getsockname()[:2],
-            )
-            server = uvicorn.Server(_uvicorn_config(app, settings))
-            server.run(sockets=[listening])
-    except TrainswitchError as error:
-        print(f"trainswitch controller: {error}", file=sys.stderr)
-        return 1
-    return 0 if server.started else 1
-
-
 def _open_routes(controller: Controller) -> APIRouter:
     """Routes without a token: they tell nothing about a run but numbers."""
     router = APIRouter()
@@ -126,17 +104,18 @@ def _open_routes(controller: Controller) -> APIRouter:
 
 def _webhook_routes(controller: Controller) -> APIRouter:
     router = APIRouter()
-    # Threads of their own: slow gateways must not hold up alerts that act.
+    # Threads of their own: neither slow gateways nor people who look at much must hold up alerts that act.
     gateways = CapacityLimiter(_RELAYED_AT_ONCE)
+    deliveries = CapacityLimiter(_DELIVERED_AT_ONCE)
 
     async def authenticated(request: Request) -> Webhook:
-        controller.tokens["alertmanager"].check(request.headers.get("authorization"))
+        controller.access.alertmanager(_address(request), request.headers.get("authorization"))
         body = await read_body(request, controller.settings.max_body_bytes)
         return parse_document(body, Webhook, "an Alertmanager webhook of version 4")
 
     async def receive(request: Request) -> JSONResponse:
         webhook = await authenticated(request)
-        receipt = await run_in_threadpool(controller.deliver, webhook)
+        receipt = await to_thread.run_sync(controller.deliver, webhook, limiter=deliveries)
         content = _receipt_view(receipt)
         if not receipt.rejected:
             return JSONResponse(content)
@@ -147,7 +126,8 @@ def _webhook_routes(controller: Controller) -> APIRouter:
         try:
             response = await receive(request)
         except ControllerError as error:
-            log.warning("webhook refused with %d: %s", error.status, error)
+            if not isinstance(error, (Unauthorized, Forbidden, TooManyRequests)):  # logged there, in bounds
+                log.warning("webhook refused with %d: %s", error.status, error)
             response = await _refusal(request, error)
         except Exception:
             controller.metrics.webhook(500)
@@ -169,11 +149,12 @@ def _webhook_routes(controller: Controller) -> APIRouter:
 
 
 def _operator_routes(controller: Controller) -> APIRouter:
-    async def operator(request: Request) -> None:
-        controller.tokens["operator"].check(request.headers.get("authorization"))
+    async def known(request: Request) -> None:
+        admit = controller.access.viewer if request.method in _READING else controller.access.operator
+        admit(_address(request), request.headers.get("authorization"))
 
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(operator)])
-    control_dir = controller.settings.control_dir
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(known)])
+    control_dir = controller.control_dir
     journal = controller.journal
 
     @router.get("/runs")
@@ -187,7 +168,7 @@ def _operator_routes(controller: Controller) -> APIRouter:
         }
 
     @router.get("/runs/{run}")
-    def one_run(run: str) -> dict[str, Any]:
+    def one_run(run: RunPath) -> dict[str, Any]:
         check_run_name(run)
         unfinished = journal.read(lambda session: views.unfinished_commands(session, run))
         if not unfinished and not runs.has_folder(control_dir, run):
@@ -203,39 +184,46 @@ def _operator_routes(controller: Controller) -> APIRouter:
         }
 
     @router.post("/runs/{run}/commands", status_code=202)
-    async def order(run: str, request: Request) -> dict[str, Any]:
+    async def order(run: RunPath, request: Request) -> dict[str, Any]:
         body = await read_body(request, controller.settings.max_body_bytes)
         wanted = parse_document(body, Order, "a command")
         return {"command": views.command_view(await run_in_threadpool(controller.order, run, wanted))}
 
     @router.get("/commands")
-    def commands(run: str | None = None, limit: Limit = 100) -> dict[str, Any]:
+    def commands(run: RunQuery = None, limit: Limit = 100) -> dict[str, Any]:
         return {"commands": journal.read(lambda session: views.commands(session, run, limit))}
 
     @router.get("/commands/{command_id}")
-    def command(command_id: str) -> dict[str, Any]:
+    def command(command_id: CommandId) -> dict[str, Any]:
         return {"command": journal.read(lambda session: views.one_command(session, command_id))}
 
     @router.post("/commands/{command_id}/approve")
-    def approve(command_id: str) -> dict[str, Any]:
+    def approve(command_id: CommandId) -> dict[str, Any]:
         return {"command": views.command_view(controller.approve(command_id))}
 
     @router.post("/commands/{command_id}/reject")
-    async def reject(command_id: str, request: Request) -> dict[str, Any]:
+    async def reject(command_id: CommandId, request: Request) -> dict[str, Any]:
         body = await read_body(request, controller.settings.max_body_bytes)
         rejection = parse_document(body or b"{}", Rejection, "a rejection")
         command = await run_in_threadpool(controller.reject, command_id, rejection)
         return {"command": views.command_view(command)}
 
     @router.get("/policy/{alertname}")
-    def explain(alertname: str, run: str | None = None) -> dict[str, Any]:
+    def explain(alertname: AlertName, run: RunQuery = None) -> dict[str, Any]:
         return {"explanation": controller.explain(alertname, run).document()}
 
     @router.get("/episodes")
-    def episodes(run: str | None = None, limit: Limit = 100) -> dict[str, Any]:
+    def episodes(run: RunQuery = None, limit: Limit = 100) -> dict[str, Any]:
         return {"episodes": journal.read(lambda session: views.episodes(session, run, limit))}
 
+    add_incidents(router, journal)
+
     return router
+
+
+def _address(request: Request) -> str:
+    """Return where `request` comes from; headers that say so are not believed."""
+    return request.client.host if request.client else ""
 
 
 def _receipt_view(receipt: Receipt) -> dict[str, Any]:
@@ -258,7 +246,9 @@ async def _refusal(_request: Request, error: Exception) -> JSONResponse:
     status = error.status if isinstance(error, ControllerError) else 500
     if isinstance(error, RunNameError):
         status = 422
-    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else None
+    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+    if isinstance(error, TooManyRequests):
+        headers["Retry-After"] = str(error.retry_after)
     return JSONResponse({"error": str(error)}, status_code=status, headers=headers)
 
 
@@ -276,49 +266,3 @@ async def _invalid_query(_request: Request, error: Exception) -> JSONResponse:
 
 async def _internal_error(_request: Request, _error: Exception) -> JSONResponse:
     return JSONResponse({"error": "the controller failed: this is a bug, see its log."}, status_code=500)
-
-
-def _listen(settings: Settings) -> socket.socket:
-    """Return the listening socket, so that a port in use is known before anything else is started."""
-    try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((settings.host, settings.port), family=family)
-    except OSError as error:
-        # create_server appends the address, which the sentence names already.
-        why = (error.strerror or str(error)).partition(" (while")[0]
-        raise ServeError(
-            f"cannot listen at {settings.host}:{settings.port}: {why}; stop what uses "
-            "that address, or give another host or port."
-        ) from error
-
-
-def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=5,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-    )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise ServeError(
-            f"TLS with {settings.tls_cert} and {settings.tls_key} cannot work: {error.strerror or error}; "
-            "give a PEM certificate chain and its private key."
-        ) from error
-    return config
-
-
-@contextlib.contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """Let uvicorn, which raises a signal once more after its orderly end, not end the process by it."""
-    kept = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)

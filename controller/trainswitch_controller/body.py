@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import anyio
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from trainswitch_controller.errors import BodyTooLarge, MalformedBody, Unprocessable
+from trainswitch_controller.errors import BodyTooLarge, MalformedBody, SlowBody, Unprocessable
 from trainswitch_controller.validation import first_fault
 
 Document = TypeVar("Document", bound=BaseModel)
+
+BODY_S = 30.0
+"""How long a body may take from the request's head to its own end."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -19,6 +23,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises:
         BodyTooLarge: Content-Length, or what really arrives, is more than `limit` bytes.
+        SlowBody: it has not arrived after `BODY_S` seconds.
         MalformedBody: the connection ended before the body did.
     """
     declared = request.headers.get("content-length", "")
@@ -26,10 +31,15 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise _too_large(limit)
     body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise _too_large(limit)
+        with anyio.fail_after(BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise SlowBody(
+            f"only {len(body)} bytes of the body arrived within {BODY_S:.0f} s: send it again."
+        ) from None
     except ClientDisconnect:
         raise MalformedBody(
             f"the connection ended after {len(body)} bytes of the body: send it again."

@@ -29,6 +29,9 @@ SETTLING: frozenset[Outcome] = frozenset(
 )
 """Outcomes after which an episode is decided; a resend is a duplicate, unless its trouble has lasted."""
 
+_PAUSE_LOOK_S = 1.0
+"""Least time between two looks whether a paused run is paused still."""
+
 Cause = Literal["ladder", "budget", "resume", "operator"]
 """Why a command exists."""
 BudgetScope = Literal["run", "global"]
@@ -83,6 +86,8 @@ class History:
     last_taken: Taken | None = None
     tried: frozenset[int] = frozenset()
     """Rungs that were commanded or proposed for the same trouble since `last_taken` was carried out."""
+    onset_step: int | None = None
+    """The highest step from before the trouble's onset that the run can go back to; None: nobody knows."""
     rollbacks_in_a_row: int = 0
     """How many of the trouble's newest rungs were rollbacks, each right after the one before had loaded."""
     last_trouble_at: float | None = None
@@ -112,7 +117,7 @@ class Decision:
     cause: Cause = "ladder"
     resume_when_resolved: bool = False
     retry_at: float | None = None
-    """When to decide again, if the alert is still firing then; set with outcome cooldown."""
+    """When to decide again, if the alert is still firing then; set with outcomes cooldown and held."""
     existing_command: str | None = None
     """The command that this alert is already waiting for."""
     lasted: bool = False
@@ -142,7 +147,7 @@ def decide(policy: Policy, history: History, trouble: Trouble, now: float) -> De
             "stale", f"it began {age:.0f} s ago and max_alert_age is {policy.max_alert_age:.0f} s."
         )
     return (
-        _held(history)
+        _held(policy, rule, history, now)
         or _cooling_down(policy, rule, history, trouble, now)
         or _awaiting(history)
         or _act(policy, rule, history, trouble, now)
@@ -209,11 +214,14 @@ def escalation_due(policy: Policy, rule: AlertRule, history: History) -> float |
     return max(ends)
 
 
-def _held(history: History) -> Decision | None:
+def _held(policy: Policy, rule: AlertRule, history: History, now: float) -> Decision | None:
     if not history.paused:
         return None
     return Decision(
-        "held", "the run is paused, and waits for whoever resumes it; decided again then if still firing."
+        "held",
+        "the run is paused, and waits for whoever resumes it; decided again then if still firing.",
+        # A pause ends without a word when the trainer is started again: nobody commands a resume then.
+        retry_at=now + max(policy.cooldown_of(rule), _PAUSE_LOOK_S),
     )
 
 
@@ -292,16 +300,22 @@ def _wanted(
     if number > len(rule.ladder):
         return wanted, "the ladder's last rung did not end it."
     reason = f"rung {number} of {len(rule.ladder)}."
+    if wanted.action != "rollback" or "step" in wanted.params:
+        return wanted, reason
+    latest = [wanted.params["before_step"]] if "before_step" in wanted.params else []
+    if not latest and history.onset_step is not None:
+        latest = [history.onset_step]
+        reason = f"{reason} It began after step {history.onset_step}, so back to before that."
     loaded = history.last_taken
-    if number == 1 or wanted.action != "rollback" or "step" in wanted.params:
+    if number > 1 and loaded is not None and _relapsed(policy, loaded, trouble):
+        if history.rollbacks_in_a_row > 1 or not loaded.step:
+            reason = f"{reason} It came back right after rollbacks, so another one would not end it."
+            return FINAL_PAUSE, reason
+        latest.append(loaded.step - 1)
+        reason = f"{reason} It came back right after step {loaded.step} was loaded, so further back."
+    if not latest:
         return wanted, reason
-    if loaded is None or not _relapsed(policy, loaded, trouble):
-        return wanted, reason
-    if history.rollbacks_in_a_row > 1 or not loaded.step:
-        return FINAL_PAUSE, f"{reason} It came back right after rollbacks, so another one would not end it."
-    before = min(loaded.step - 1, wanted.params.get("before_step", loaded.step))
-    further = wanted.model_copy(update={"params": {**wanted.params, "before_step": before}})
-    return further, f"{reason} It came back right after step {loaded.step} was loaded, so further back."
+    return wanted.model_copy(update={"params": {**wanted.params, "before_step": min(latest)}}), reason
 
 
 def _relapsed(policy: Policy, loaded: Taken, trouble: Trouble) -> bool:

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from trainswitch.errors import ControlFileError
-from trainswitch.intervention.commands import Command
 from trainswitch.intervention.control_file import (
     CommandFile,
     commands_path,
     status_path,
     write_control_file,
 )
-from trainswitch_controller import intake, orders, runs
+from trainswitch.intervention.rights import check_folder
+from trainswitch_controller import intake, open_commands, orders, runs
 from trainswitch_controller.acknowledge import match
-from trainswitch_controller.errors import ControllerError
+from trainswitch_controller.control_folder import keys_of
+from trainswitch_controller.errors import ControllerError, LeadershipLost
 from trainswitch_controller.held import Held, Signature, content_of, failure_reason, on_the_wire, signature_of
+from trainswitch_controller.leadership import Alone, Leadership
 from trainswitch_controller.ledger import Ledger
 from trainswitch_controller.problems import Problems
-from trainswitch_controller.records import (
-    OPEN_STATES,
-    SCHEMA_VERSION,
-    AnswerRecord,
-    CommandRecord,
-    EpisodeRecord,
-    StartRecord,
-)
+from trainswitch_controller.records import CommandRecord, EpisodeRecord
+from trainswitch_controller.term import adopt, change_in_term, take_epoch
 from trainswitch_controller.unit import Unit
-from trainswitch_controller.validation import storable
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_LONGEST_REST_S = 1.0
 
 
 class Dispatcher:
@@ -44,11 +45,25 @@ class Dispatcher:
     expiry.
     """
 
-    def __init__(self, ledger: Ledger, policy_sha256: str, interval: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        policy_sha256: str,
+        interval: float,
+        leadership: Leadership | None = None,
+        on_lead: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Dispatch for `ledger` while `leadership` is held; `on_lead` is called when it has been taken."""
         self.epoch: int | None = None
-        """Fencing number of this start; None until journal and control folder have been reconciled."""
+        """Fencing number of this term; None until journal and control folder have been reconciled, and while
+        another controller leads."""
+        self.follows = False
+        """Another controller leads: this one takes in alerts and orders, and writes no file."""
         self._ledger = ledger
         self._policy_sha256 = policy_sha256
+        self._leadership = leadership or Alone()
+        self._on_lead = on_lead
+        self._opened = False
         self._interval = interval
         self._held: dict[str, Held] = {}
         self._statuses: dict[str, Signature] = {}
@@ -67,30 +82,38 @@ class Dispatcher:
         self._stopping.set()
         self._wake.set()
         self._thread.join()
+        self._leadership.release()
 
     def wake(self) -> None:
-        """Look now: something was committed."""
-        self._wake.set()
+        """Look now: something was committed. Whoever leads looks; others find nothing to do."""
+        if not self.follows:
+            self._wake.set()
 
     def problems(self) -> list[str]:
         """Return what stands in the way of any command; a run whose folder is missing does not."""
         return [text for name, text in self._problems.all().items() if not name.startswith("run ")]
 
     def tick(self) -> None:
-        """Look once: decide again what has cooled down, take in answers, write commands.
+        """Look once: who leads decides again what has cooled down, takes in answers, and writes commands.
 
         Raises:
+            LeadershipLost: another controller leads since a moment ago.
             ControllerError: the journal or the control folder is not usable.
         """
-        if self.epoch is None:
-            self._reconcile()
+        if not self._opened:
+            self._ledger.journal.open()
+            self._opened = True
         if self._ledger.journal.problem is not None:
             self._ledger.journal.probe()
+        if not self._leads():
+            return
+        if self._ledger.journal.shared:
+            self._ledger.journal.read(self._ledger.metrics.responses.catch_up)
         self._let_time_pass()
         waiting: dict[str, list[CommandRecord]] = {
             run: [] for run, held in self._held.items() if held.content
         }
-        for command in self._ledger.journal.read(_open_commands):
+        for command in self._ledger.journal.read(open_commands.of_all_runs):
             waiting.setdefault(command.run, []).append(command)
         for run, commands in waiting.items():
             self._serve(run, commands)
@@ -99,6 +122,9 @@ class Dispatcher:
         """Do what `tick` does; what stands in its way is reported and tried again at the next look."""
         try:
             self.tick()
+        except LeadershipLost as error:
+            log.warning("%s", error)
+            self._step_down()
         except ControllerError as error:
             self._problems.report("dispatcher", str(error))
         except Exception as error:
@@ -116,74 +142,83 @@ class Dispatcher:
         while not self._stopping.is_set():
             self._wake.wait(self._interval)
             self._wake.clear()
+            begun = time.monotonic()
             self.look()
+            # In a storm there is always something to look at: leave alerts as much time as looking has taken.
+            self._stopping.wait(min(time.monotonic() - begun, _LONGEST_REST_S))
         self.look()
 
-    # --- start ----------------------------------------------------------------------------------------------
+    # --- who leads ------------------------------------------------------------------------------------------
+
+    def _leads(self) -> bool:
+        """Take or keep the lead, and return whether this controller has it."""
+        if not self._leadership.hold():
+            if self.epoch is not None:
+                log.warning("epoch %d has ended: another controller leads, this one follows.", self.epoch)
+            self._step_down()
+            return False
+        if self.epoch is None:
+            try:
+                self._reconcile()
+            except ControllerError:
+                self._leadership.release()  # another one may be able to
+                raise
+        return True
+
+    def _stay(self) -> None:
+        """Make sure that this controller leads still, right before it writes."""
+        if not self._leadership.hold():
+            raise LeadershipLost(f"epoch {self.epoch} has ended: this controller leads no more and follows.")
+
+    def _step_down(self) -> None:
+        self.epoch = None
+        self.follows = True
+        self._forget()
+        self._ledger.metrics.lead(leads=False)
+
+    def _forget(self) -> None:
+        """Forget what the files held: somebody else may have written since."""
+        self._held.clear()
+        self._statuses.clear()
+        self._fenced.clear()
+        self._problems.clear()
 
     def _reconcile(self) -> None:
-        """Open the journal, take a new epoch, and learn what the command files hold."""
-        self._ledger.journal.open()
+        """Begin a term: take a new epoch, and learn what the command files hold."""
         names = runs.list_runs(self._ledger.control_dir)
-
-        def begin(session: Session) -> int:
-            journaled = session.scalar(select(func.max(StartRecord.epoch))) or 0
-            epoch = 1 + max(journaled, runs.highest_epoch(self._ledger.control_dir))
-            session.add(
-                StartRecord(
-                    epoch=epoch,
-                    at=self._ledger.now(),
-                    schema_version=SCHEMA_VERSION,
-                    policy_sha256=self._policy_sha256,
-                )
-            )
-            return epoch
-
-        epoch = self._ledger.journal.write(begin)
+        epoch = take_epoch(self._ledger, self._policy_sha256)
         for run in names:
+            self._stay()
             signature = signature_of(commands_path(self._ledger.control_dir, run))
             found = self._inspect_commands(run)
             if found is not None and signature is not None:
                 content = tuple((command.id, command.seq) for command in found.commands)
                 held = Held(found.epoch, content, signature[0] / 1e9, signature)
-                self._adopt(run, found.commands, held)
+                adopt(self._ledger, run, found.commands, held)
                 self._held[run] = held
         self.epoch = epoch
+        self.follows = False
+        self._on_lead()
+        self._ledger.metrics.lead(leads=True)
         log.info("reconciled: epoch %d, %d runs in %s", epoch, len(names), self._ledger.control_dir)
 
-    def _adopt(self, run: str, commands: Sequence[Command], held: Held) -> None:
-        """Take commands into the journal that only the file knows: a lost journal breaks no promise."""
-
-        def adopt(unit: Unit) -> list[str]:
-            known = select(CommandRecord.id, CommandRecord.seq).where(CommandRecord.run == run)
-            rows = unit.session.execute(known).all()
-            ids, numbers = {row.id for row in rows}, {row.seq for row in rows}
-            foreign = []
-            for command in commands:
-                if command.id in ids:
-                    continue
-                if command.seq in numbers:
-                    foreign.append(command.id)
-                else:
-                    orders.adopt(unit, run, command, epoch=held.epoch, at=held.at)
-            return foreign
-
-        for command_id in self._ledger.change(adopt):
-            self._ledger.metrics.file_error("commands", "foreign")
-            log.error("run %s: commands.json holds command %r under a number of another", run, command_id)
+    def _change(self, work: Callable[[Unit], Result]) -> Result:
+        """Change the journal, unless another controller has begun a later term."""
+        assert self.epoch is not None
+        return change_in_term(self._ledger, self.epoch, work)
 
     # --- what only time decides -----------------------------------------------------------------------------
 
     def _let_time_pass(self) -> None:
         now = self._ledger.now()
         cooled = select(EpisodeRecord.id).where(
-            EpisodeRecord.retry_at <= now, EpisodeRecord.resolved_at.is_(None)
+            intake.is_due(self._ledger.policy, now), EpisodeRecord.resolved_at.is_(None)
         )
         unapproved = select(CommandRecord).where(
             CommandRecord.state == "awaiting_approval", CommandRecord.expires_at <= now
         )
         if self._ledger.journal.read(lambda session: session.scalar(cooled.limit(1))) is not None:
-            self._ledger.note(self._ledger.change(intake.reconsider))
+            self._reconsider()
         if self._ledger.journal.read(lambda session: session.scalar(unapproved.limit(1))) is None:
             return
 
@@ -191,11 +226,18 @@ class Dispatcher:
             for command in unit.session.scalars(unapproved).all():
                 orders.finish(unit, command, "expired", at=now, detail="nobody approved it in time.")
 
-        self._ledger.change(expire)
+        self._change(expire)
+
+    def _reconsider(self) -> None:
+        beyond: int | None = 0
+        while beyond is not None:
+            judged, beyond = self._change(functools.partial(intake.reconsider, beyond=beyond))
+            self._ledger.note(judged)
 
     # --- one run --------------------------------------------------------------------------------------------
 
     def _serve(self, run: str, commands: Sequence[CommandRecord]) -> None:
+        self._stay()
         held = self._held.get(run)
         if held is not None and signature_of(commands_path(self._ledger.control_dir, run)) != held.signature:
             self._held.pop(run)  # somebody else changed or removed the file: look again before the next write
@@ -229,30 +271,8 @@ class Dispatcher:
             self._ledger.metrics.file_error("status", "displaced")
             log.error("run %s: %s; the command gets a new number", run, sentence)
 
-        def store(unit: Unit) -> None:
-            for command in _still_open(unit.session, run):
-                outcome = answers.outcomes.get(command.id)
-                if outcome is not None:
-                    detail = storable(outcome.detail)
-                    orders.finish(
-                        unit, command, outcome.result, at=outcome.at, step=outcome.step, detail=detail
-                    )
-                    unit.session.add(
-                        AnswerRecord(
-                            command_id=command.id,
-                            read_at=unit.now,
-                            session=storable(status.session),
-                            result=outcome.result,
-                            step=outcome.step,
-                            at=outcome.at,
-                            detail=detail,
-                        )
-                    )
-                elif command.id in answers.displaced:
-                    orders.renumber(unit, command)
-
         if answers.outcomes or answers.displaced:
-            self._ledger.change(store)
+            self._change(lambda unit: open_commands.store_answers(unit, run, answers, status.session))
             commands = self._reload(run)
         self._statuses[run] = signature
         return commands
@@ -261,26 +281,12 @@ class Dispatcher:
         """End what nobody can or will carry out any more and return what is still open."""
         now = self._ledger.now()
         held = self._held.get(run)
-        late: dict[str, str] = {}
-        for command in commands:
-            if (
-                command.state == "pending"
-                and command.expires_at <= now
-                and not (held and held.holds(command))
-            ):
-                cause = self._problems.get(f"run {run} commands.json") or "the controller was not running."
-                late[command.id] = f"it could not be written before it expired: {cause}"
-            elif command.state == "written" and _grace_end(command) <= now:
-                late[command.id] = "the trainer has not answered, neither in time nor as long again."
+        obstacle = self._problems.get(f"run {run} commands.json") or "the controller was not running."
+        late = open_commands.too_late(commands, held, now, obstacle)
         if not late:
             return commands
 
-        def expire(unit: Unit) -> None:
-            for command in _still_open(unit.session, run):
-                if command.id in late:
-                    orders.finish(unit, command, "expired", at=now, detail=late[command.id])
-
-        self._ledger.change(expire)
+        self._change(lambda unit: open_commands.expire(unit, run, late, now))
         return self._reload(run)
 
     def _write(self, run: str, commands: Sequence[CommandRecord]) -> None:
@@ -300,14 +306,18 @@ class Dispatcher:
             self._ledger.metrics.write_failure("fenced")
             return
         path = commands_path(self._ledger.control_dir, run)
+        self._stay()
         at = self._ledger.now()
+        keys = keys_of(self._ledger.control_dir)
         try:
+            check_folder(path.parent, signed=keys is not None)
             write_control_file(
                 path,
                 CommandFile(run=run, epoch=self.epoch, commands=tuple(on_the_wire(one) for one in commands)),
+                keys,
             )
         except ControlFileError as error:
-            reason = failure_reason(error.__cause__)
+            reason = failure_reason(error)
             self._ledger.metrics.write_failure(reason)
             if reason == "missing_folder" and not content:
                 self._held.pop(run, None)
@@ -331,12 +341,7 @@ class Dispatcher:
         if not any(command.state == "pending" and held.holds(command) for command in commands):
             return commands
 
-        def mark(unit: Unit) -> None:
-            for command in _still_open(unit.session, run):
-                if command.state == "pending" and held.holds(command):
-                    orders.mark_written(unit, command, epoch=held.epoch, at=held.at)
-
-        self._ledger.change(mark)
+        self._change(lambda unit: open_commands.mark_written(unit, run, held))
         return self._reload(run)
 
     # --- tools ----------------------------------------------------------------------------------------------
@@ -375,25 +380,4 @@ class Dispatcher:
             )
 
     def _reload(self, run: str) -> Sequence[CommandRecord]:
-        return self._ledger.journal.read(lambda session: _still_open(session, run))
-
-
-def _open_commands(session: Session) -> Sequence[CommandRecord]:
-    return session.scalars(
-        select(CommandRecord)
-        .where(CommandRecord.state.in_(OPEN_STATES))
-        .order_by(CommandRecord.run, CommandRecord.seq)
-    ).all()
-
-
-def _still_open(session: Session, run: str) -> Sequence[CommandRecord]:
-    return session.scalars(
-        select(CommandRecord)
-        .where(CommandRecord.run == run, CommandRecord.state.in_(OPEN_STATES))
-        .order_by(CommandRecord.seq)
-    ).all()
-
-
-def _grace_end(command: CommandRecord) -> float:
-    assert command.issued_at is not None
-    return command.expires_at + (command.expires_at - command.issued_at)
+        return self._ledger.journal.read(lambda session: open_commands.of_run(session, run))

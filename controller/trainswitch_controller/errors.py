@@ -12,20 +12,26 @@ TrainswitchError
     │   └── ReplayRulesError    Prometheus's rules cannot be read, or not be followed in a replay
     ├── TuneError               no limits can be proposed from these runs and labels
     ├── RelayFileError          the file of relays is not valid (also a ConfigError)
+    ├── SignalFileError         the file of signals is not valid (also a ConfigError)
+    ├── PrometheusUnavailable   the Prometheus that onsets are looked for in does not answer
     ├── ServeError              the controller cannot open its port or its TLS files
     ├── GatewayUnavailable      a relay's gateway cannot be reached, or not now                 502
     ├── TokenError              a token file is missing, empty or readable by others            503
     ├── JournalError            the journal cannot be opened, read or committed                 503
+    ├── LeadershipLost          another controller writes the commands now                      503
     ├── NotReady                journal and control folder have not been reconciled yet         503
+    ├── SlowBody                the request's body did not arrive in time                       503
     ├── ControlFolderError      the control folder cannot be listed                             503
     └── RequestError            the request itself is at fault: repeating it cannot help
         ├── MalformedBody       not JSON                                                        400
         ├── Unauthorized        the bearer token is missing or wrong                            401
+        ├── Forbidden           the bearer token is another role's                              403
         ├── NotFound            no such run or command                                          404
         ├── Conflict            the command's or the run's state does not allow it              409
         ├── BodyTooLarge        the body is over the limit                                      413
         ├── GatewayRefused      a relay's gateway does not take what it is sent                 422
-        └── Unprocessable       JSON, but not what belongs here                                 422
+        ├── Unprocessable       JSON, but not what belongs here                                 422
+        └── TooManyRequests     too many wrong tokens, or orders, from one address              429
 """
 
 from __future__ import annotations
@@ -99,6 +105,14 @@ class RelayFileError(ControllerError, ConfigError):
     """The file of relays cannot be read, or a relay in it is not valid."""
 
 
+class SignalFileError(ControllerError, ConfigError):
+    """The file of signals cannot be read, or a signal in it is not valid."""
+
+
+class PrometheusUnavailable(ControllerError):
+    """The Prometheus in which onsets are looked for cannot be reached, or does not answer in time."""
+
+
 class GatewayUnavailable(ControllerError):
     """A relay's gateway cannot be reached, or asks for a later attempt."""
 
@@ -106,7 +120,7 @@ class GatewayUnavailable(ControllerError):
 
 
 class TokenError(ControllerError):
-    """A token file is missing, empty, or readable by others than its owner."""
+    """A token file is missing, empty, weak, or readable by others; or one token has two roles."""
 
     status = 503
 
@@ -117,8 +131,20 @@ class JournalError(ControllerError):
     status = 503
 
 
+class LeadershipLost(ControllerError):
+    """Another controller writes the commands now; this one follows."""
+
+    status = 503
+
+
 class NotReady(ControllerError):
     """The controller has not reconciled journal and control folder yet."""
+
+    status = 503
+
+
+class SlowBody(ControllerError):
+    """The request's body did not arrive within the time that it has; the next one may."""
 
     status = 503
 
@@ -143,6 +169,12 @@ class Unauthorized(RequestError):
     """The bearer token is missing or wrong."""
 
     status = 401
+
+
+class Forbidden(RequestError):
+    """The bearer token is valid, but its role may not do this."""
+
+    status = 403
 
 
 class NotFound(RequestError):
@@ -173,3 +205,17 @@ class Unprocessable(RequestError):
     """The body is JSON, but not what belongs here."""
 
     status = 422
+
+
+class TooManyRequests(RequestError):
+    """One address sent too many wrong tokens, or too many orders.
+
+    Attributes:
+        retry_after: in how many seconds it may try again.
+    """
+
+    status = 429
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

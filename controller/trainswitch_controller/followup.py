@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import select
 
 from trainswitch_controller.decide import escalation_due
-from trainswitch_controller.history import carried_out_at, gather, is_over, rungs_taken
+from trainswitch_controller.history import carried_out_at, gather_all, lasting, rungs_taken
 from trainswitch_controller.records import CommandRecord, EpisodeRecord, RecoveryRecord, RecoveryResult
 from trainswitch_controller.unit import Unit
 
@@ -15,12 +15,12 @@ from trainswitch_controller.unit import Unit
 def after_answer(unit: Unit, command: CommandRecord) -> None:
     """Note what the trainer's answer to `command` means for the alerts that still fire."""
     if command.cause == "ladder" and command.alertname is not None:
-        lasting = _unresolved(unit, command.run, command.alertname)
-        _look_again(unit, lasting)
-        if command.state == "applied" and not _covered(unit, command, lasting):
+        still = lasting(unit, command.run, command.alertname)
+        _look_again(unit, still)
+        if command.state == "applied" and not _covered(unit, command, still):
             _came_of(unit, command, "resolved")
     elif command.action == "resume" and command.state == "applied":
-        _look_again(unit, _unresolved(unit, command.run))
+        _look_again(unit, lasting(unit, command.run))
 
 
 def after_firing(unit: Unit, episode: EpisodeRecord) -> None:
@@ -43,33 +43,26 @@ def after_lasting(unit: Unit, episode: EpisodeRecord) -> None:
 def after_resolution(unit: Unit, episode: EpisodeRecord) -> None:
     """Note that `episode` has resolved; its trouble has when every alert has that fired for it."""
     command = _newest_applied(unit, episode)
-    if command is None:
+    if command is None or not _covered(unit, command, [episode]):
         return
-    lasting = [one for one in _unresolved(unit, episode.run, episode.alertname) if one.id != episode.id]
-    if _covered(unit, command, [episode]) and not _covered(unit, command, lasting):
+    others = [one for one in lasting(unit, episode.run, episode.alertname) if one.id != episode.id]
+    if not _covered(unit, command, others):
         _came_of(unit, command, "resolved")
 
 
 def _look_again(unit: Unit, episodes: Sequence[EpisodeRecord]) -> None:
     """Have `episodes` decided again when their next rung is due; those that were only held back, at once."""
+    troubles: dict[str, list[EpisodeRecord]] = {}
     for episode in episodes:
-        rule = unit.policy.alerts.get(episode.alertname)
-        if episode.retry_at is not None or rule is None:
-            continue
-        history = gather(unit, episode)
-        covered = history.last_taken is not None and history.last_taken.covers(episode.starts_at)
-        if covered:
-            episode.retry_at = escalation_due(unit.policy, rule, history)
-        elif not episode.settled:
-            episode.retry_at = unit.now
-
-
-def _unresolved(unit: Unit, run: str, alertname: str | None = None) -> list[EpisodeRecord]:
-    query = select(EpisodeRecord).where(EpisodeRecord.run == run, EpisodeRecord.resolved_at.is_(None))
-    if alertname is not None:
-        query = query.where(EpisodeRecord.alertname == alertname)
-    found = unit.session.scalars(query.order_by(EpisodeRecord.id)).all()
-    return [episode for episode in found if not is_over(unit, episode)]
+        if episode.retry_at is None and episode.alertname in unit.policy.alerts:
+            troubles.setdefault(episode.alertname, []).append(episode)
+    for alertname, waiting in troubles.items():
+        rule = unit.policy.alerts[alertname]
+        for episode, history in zip(waiting, gather_all(unit, waiting), strict=True):
+            if history.last_taken is not None and history.last_taken.covers(episode.starts_at):
+                episode.retry_at = escalation_due(unit.policy, rule, history)
+            elif not episode.settled:
+                episode.retry_at = unit.now
 
 
 def _covered(unit: Unit, command: CommandRecord, episodes: Sequence[EpisodeRecord]) -> bool:

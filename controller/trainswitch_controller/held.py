@@ -7,6 +7,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainswitch.errors import ControlFileError
 from trainswitch.files import signature
 from trainswitch.intervention.commands import Command
 from trainswitch_controller.records import CommandRecord
@@ -61,7 +62,10 @@ def signature_of(path: Path) -> Signature | None:
 
 
 def failure_reason(error: BaseException | None) -> str:
-    """Return the label of ``write_failures_total`` for what the operating system said."""
+    """Return the label of ``write_failures_total`` for what the operating system, or the protocol, said."""
+    if isinstance(error, ControlFileError):
+        ours = error.reason in {"permissions", "signature"}
+        return error.reason if ours else failure_reason(error.__cause__)
     number = error.errno if isinstance(error, OSError) else None
     if number in {errno.ENOENT, errno.ENOTDIR}:
         return "missing_folder"

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Table, bindparam, insert, or_, select
 
 from trainswitch_controller import followup, orders
 from trainswitch_controller.alerts import Alert, Webhook
 from trainswitch_controller.decide import SETTLING, Decision, History, Outcome, Trouble, decide
-from trainswitch_controller.history import gather
+from trainswitch_controller.history import MAX_SKEW_S, gather
+from trainswitch_controller.policy import Policy
 from trainswitch_controller.records import DecisionRecord, DeliveryRecord, EpisodeRecord
 from trainswitch_controller.unit import Unit
 
 MAX_NAME = 1000
 """Longest receiver or group key that is kept of a delivery."""
+_TOGETHER = 4
+"""How many episodes are decided again in one transaction."""
+
+# Built once, and of tables instead of classes: a storm brings thousands of each.
+_NEW_DELIVERY = insert(cast("Table", DeliveryRecord.__table__)).returning(DeliveryRecord.__table__.c.id)
+_NEW_DECISION = insert(cast("Table", DecisionRecord.__table__))
+_SAME_EPISODE = select(EpisodeRecord).where(
+    EpisodeRecord.fingerprint == bindparam("fingerprint"), EpisodeRecord.starts_at == bindparam("starts_at")
+)
+
+_LAST_OUTCOME = (
+    select(DecisionRecord.outcome)
+    .where(DecisionRecord.episode_id == bindparam("episode"))
+    .order_by(DecisionRecord.id.desc())
+    .limit(1)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,43 +68,73 @@ class Receipt:
 
 def receive(unit: Unit, webhook: Webhook) -> Receipt:
     """Put `webhook` with everything that follows from it into the journal."""
-    delivery = DeliveryRecord(
-        received_at=unit.now,
-        receiver=webhook.receiver[:MAX_NAME],
-        group_key=webhook.group_key[:MAX_NAME],
-        alerts=len(webhook.alerts),
-        truncated_alerts=webhook.truncated_alerts,
-    )
-    unit.session.add(delivery)
-    unit.session.flush()
+    delivery: int = unit.session.scalars(
+        _NEW_DELIVERY,
+        {
+            "received_at": unit.now,
+            "receiver": webhook.receiver[:MAX_NAME],
+            "group_key": webhook.group_key[:MAX_NAME],
+            "alerts": len(webhook.alerts),
+            "truncated_alerts": webhook.truncated_alerts,
+        },
+    ).one()
     judged = tuple(_take(unit, delivery, alert) for alert in webhook.alerts)
-    return Receipt(delivery.id, webhook.truncated_alerts, judged)
+    return Receipt(delivery, webhook.truncated_alerts, judged)
 
 
-def reconsider(unit: Unit) -> list[Judged]:
-    """Decide again about every episode that has not resolved and whose time to be looked at has come."""
+def is_due(policy: Policy, now: float) -> ColumnElement[bool]:
+    """Return the condition that an episode is to be decided again at `now` (Unix seconds).
+
+    What waits for longer than anything can is looked at, too: the clock was set back since it was put off.
+    """
+    rules = policy.alerts.values()
+    waits = (max(policy.cooldown_of(rule), policy.escalation_of(rule) or 0.0) for rule in rules)
+    never = now + max(waits, default=0.0) + MAX_SKEW_S
+    return or_(EpisodeRecord.retry_at <= now, EpisodeRecord.retry_at > never)
+
+
+def reconsider(unit: Unit, beyond: int = 0) -> tuple[list[Judged], int | None]:
+    """Decide again about episodes that have not resolved and whose time to be looked at has come.
+
+    Args:
+        unit: the transaction; it is short, so that deliveries need not wait for many of them.
+        beyond: id of the last one that was looked at.
+
+    Returns:
+        What was decided, and the id beyond which there may be more; None where there are none.
+    """
     due = unit.session.scalars(
         select(EpisodeRecord)
-        .where(EpisodeRecord.retry_at <= unit.now, EpisodeRecord.resolved_at.is_(None))
+        .where(
+            EpisodeRecord.id > beyond,
+            is_due(unit.policy, unit.now),
+            EpisodeRecord.resolved_at.is_(None),
+        )
         .order_by(EpisodeRecord.id)
+        .limit(_TOGETHER)
     ).all()
     judged = []
     for episode in due:
         trouble = Trouble(episode.alertname, episode.run, episode.starts_at)
         decision = decide(unit.policy, gather(unit, episode), trouble, unit.now)
+        if decision.outcome == "held" == unit.session.scalar(_LAST_OUTCOME, {"episode": episode.id}):
+            episode.retry_at = decision.retry_at  # paused still: no news, however often it is looked at
+            continue
         judged.append(_carry_out(unit, None, trouble, episode, decision))
-    return judged
+    return judged, due[-1].id if len(due) == _TOGETHER else None
 
 
-def _take(unit: Unit, delivery: DeliveryRecord, alert: Alert) -> Judged:
+def _take(unit: Unit, delivery: int, alert: Alert) -> Judged:
     trouble = Trouble(alert.name, alert.labels.get("run"), alert.started, alert.status == "firing")
     decision = decide(unit.policy, History(), trouble, unit.now)
     if decision.outcome in {"watchdog", "invalid_run"}:
         return _carry_out(unit, delivery, trouble, None, decision)
     episode, is_new = _episode(unit, alert)
-    if is_new and trouble.firing:
-        followup.after_firing(unit, episode)
-    decision = decide(unit.policy, gather(unit, episode), trouble, unit.now)
+    if trouble.firing:  # of one that has resolved, nothing else matters
+        history = gather(unit, episode)
+        decision = decide(unit.policy, history, trouble, unit.now)
+        if is_new and history.last_taken is not None:
+            followup.after_firing(unit, episode)
     judged = _carry_out(unit, delivery, trouble, episode, decision)
     if is_new and trouble.firing:
         return dataclasses.replace(judged, new_episode_age=max(0.0, unit.now - trouble.starts_at))
@@ -95,11 +143,8 @@ def _take(unit: Unit, delivery: DeliveryRecord, alert: Alert) -> Judged:
 
 def _episode(unit: Unit, alert: Alert) -> tuple[EpisodeRecord, bool]:
     """Return the alert's episode, brought up to date, and whether it is new."""
-    episode = unit.session.scalar(
-        select(EpisodeRecord).where(
-            EpisodeRecord.fingerprint == alert.fingerprint, EpisodeRecord.starts_at == alert.started
-        )
-    )
+    same = {"fingerprint": alert.fingerprint, "starts_at": alert.started}
+    episode = unit.session.scalar(_SAME_EPISODE, same)
     is_new = episode is None
     if episode is None:
         episode = EpisodeRecord(
@@ -115,13 +160,12 @@ def _episode(unit: Unit, alert: Alert) -> tuple[EpisodeRecord, bool]:
         )
         unit.session.add(episode)
     episode.last_heard_at = unit.now
-    unit.session.flush()
     return episode, is_new
 
 
 def _carry_out(
     unit: Unit,
-    delivery: DeliveryRecord | None,
+    delivery: int | None,
     trouble: Trouble,
     episode: EpisodeRecord | None,
     decision: Decision,
@@ -129,22 +173,22 @@ def _carry_out(
     command_id = decision.existing_command
     if episode is not None:
         command_id = _change_episode(unit, episode, trouble, decision) or command_id
-    unit.session.add(
-        DecisionRecord(
-            at=unit.now,
-            delivery_id=delivery.id if delivery else None,
-            episode_id=episode.id if episode else None,
-            alertname=trouble.alertname,
-            run=trouble.run,
-            outcome=decision.outcome,
-            reason=decision.reason,
-            rung=decision.rung,
-            action=decision.action,
-            params=decision.params,
-            command_id=command_id,
-        )
+    unit.session.execute(
+        _NEW_DECISION,
+        {
+            "at": unit.now,
+            "delivery_id": delivery,
+            "episode_id": episode.id if episode else None,
+            "alertname": trouble.alertname,
+            "run": trouble.run,
+            "outcome": decision.outcome,
+            "reason": decision.reason,
+            "rung": decision.rung,
+            "action": decision.action,
+            "params": decision.params,
+            "command_id": command_id,
+        },
     )
-    unit.session.flush()
     return Judged(
         alertname=trouble.alertname,
         run=trouble.run,
@@ -161,6 +205,7 @@ def _change_episode(unit: Unit, episode: EpisodeRecord, trouble: Trouble, decisi
     """Bring `episode` into the state that follows from `decision`; return the command issued, if any."""
     episode.retry_at = decision.retry_at
     episode.settled = episode.settled or decision.outcome in SETTLING
+    unit.session.flush()
     if not trouble.firing:
         if episode.resolved_at is None:
             episode.resolved_at = unit.now

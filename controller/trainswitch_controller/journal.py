@@ -1,29 +1,33 @@
-"""The journal's engine and its transactions: what is committed here survives a kill or a power cut."""
+"""The journal's transactions: what is committed here survives a kill or a power cut."""
 
 from __future__ import annotations
 
+import collections
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, create_engine, event, func, select
-from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy import func, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
+from trainswitch_controller.batch import Job, commit_together
+from trainswitch_controller.engine import WRITING, is_shared, make_engine
 from trainswitch_controller.errors import JournalError
 from trainswitch_controller.records import SCHEMA_VERSION, Record, StartRecord
 
 Result = TypeVar("Result")
 
-_ATTEMPTS = 5
-"""How often a transaction is tried when another controller took the same number or episode meanwhile."""
+_TOGETHER = 16
+"""How many pieces of work are committed together at most: each waits for all of them."""
 
 
 class Journal:
     """Runs functions in transactions of their own: all of one's changes are durable, or none of them.
 
     Attributes:
+        shared: whether other controllers may use the same journal.
         problem: why the last write failed, as one sentence; None while writing works.
     """
 
@@ -31,18 +35,20 @@ class Journal:
         self.problem: str | None = None
         self._name = make_url(url).render_as_string(hide_password=True)
         try:
-            self.engine = _engine(url)
+            self.engine = make_engine(url)
         except (SQLAlchemyError, ImportError) as error:
             raise JournalError(
                 f"the journal {self._name} cannot be used: {_first_line(error)}; check journal_url and "
                 "install its driver."
             ) from error
+        self.shared = is_shared(url)
         self._reading = sessionmaker(self.engine, expire_on_commit=False)
-        self._writing = sessionmaker(
-            self.engine.execution_options(trainswitch_writes=True), expire_on_commit=False
-        )
-        # SQLite has one writer at a time, and its own way of waiting is to sleep up to 100 ms.
+        self._writer = self.engine.execution_options(**{WRITING: True})
+        # One writer at a time, in the order of asking: databases' own ways of waiting are slow, or know no
+        # order. Of the threads that wait, the first commits for those behind it as well.
         self._lock = threading.Lock()
+        self._busy = False
+        self._waiting: collections.deque[Job[Any]] = collections.deque()
 
     def open(self) -> None:
         """Create the tables where they are missing.
@@ -53,6 +59,9 @@ class Journal:
 
         def prepare(session: Session) -> int | None:
             Record.metadata.create_all(session.connection())
+            for table in Record.metadata.tables.values():  # a table of an earlier version may lack some
+                for index in table.indexes:
+                    index.create(session.connection(), checkfirst=True)
             return session.scalar(select(func.max(StartRecord.schema_version)))
 
         newest = self.write(prepare)
@@ -70,7 +79,15 @@ class Journal:
         Raises:
             JournalError: the transaction could not be committed; nothing of it is stored.
         """
-        return self._attempt(work, _ATTEMPTS)
+        job = Job(work)
+        with self._lock:
+            self._waiting.append(job)
+            leads, self._busy = not self._busy, True
+        if not leads:
+            job.wait()
+        if not job.done:
+            self._lead()
+        return job.result()
 
     def read(self, work: Callable[[Session], Result]) -> Result:
         """Run `work` in one reading transaction and return its result.
@@ -106,45 +123,40 @@ class Journal:
         """Close every connection."""
         self.engine.dispose()
 
-    def _attempt(self, work: Callable[[Session], Result], attempts_left: int) -> Result:
+    def _lead(self) -> None:
+        """Commit what has waited longest, the caller's own work first, and let the next one lead."""
+        with self._lock:
+            jobs = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TOGETHER))]
         try:
-            with self._lock, self._writing.begin() as session:
-                result = work(session)
+            self._commit(jobs)
+        finally:
+            with self._lock:
+                following = self._waiting[0] if self._waiting else None
+                self._busy = following is not None
+            for job in jobs:
+                job.wake()
+            if following is not None:
+                following.wake()
+
+    def _commit(self, jobs: Sequence[Job[Any]]) -> None:
+        try:
+            commit_together(self._writer, jobs)
         except SQLAlchemyError as error:
-            if isinstance(error, IntegrityError) and attempts_left > 1:
-                return self._attempt(work, attempts_left - 1)
-            self.problem = (
-                f"the journal {self._name} cannot be written: {_first_line(error)}; check its disk or server."
-            )
-            raise JournalError(self.problem) from error
-        self.problem = None
-        return result
+            for job in jobs:
+                job.fail(self._failure(error), error)
+            self.problem = str(self._failure(error))
+            return
+        except BaseException as error:
+            for job in jobs:
+                job.fail(JournalError(f"the journal {self._name} was interrupted: {error!r}."), error)
+            raise
+        faults = [fault for job in jobs if (fault := job.conclude(self._failure)) is not None]
+        self.problem = str(self._failure(faults[-1])) if faults else None
 
-
-def _engine(url: str) -> Engine:
-    """Return the engine for `url`; the only place that knows one database from another."""
-    engine = create_engine(url, pool_pre_ping=True)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _set_up_sqlite(connection: Any, _record: object) -> None:
-    # Transactions begin where _begin_sqlite says, not where the driver guesses.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    # FULL makes a commit in WAL mode wait for the disk: what was promised survives a power cut.
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that begins by reading and then writes can fail where waiting would have helped.
-    writes = connection.get_execution_options().get("trainswitch_writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    def _failure(self, error: SQLAlchemyError) -> JournalError:
+        return JournalError(
+            f"the journal {self._name} cannot be written: {_first_line(error)}; check its disk or server."
+        )
 
 
 def _first_line(error: BaseException) -> str:

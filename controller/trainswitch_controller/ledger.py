@@ -13,6 +13,7 @@ from trainswitch_controller.intake import Judged
 from trainswitch_controller.journal import Journal
 from trainswitch_controller.metrics import Metrics
 from trainswitch_controller.policy import Policy
+from trainswitch_controller.records import RecoveryRecord
 from trainswitch_controller.unit import Unit
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class Ledger:
         self.control_dir = control_dir
         self.metrics = metrics
         self.now = now
+        self.on_recoveries: Callable[[Sequence[RecoveryRecord]], None] | None = None
+        """Told of what came of interventions, once it is committed."""
 
     def change(self, work: Callable[[Unit], Result]) -> Result:
         """Run `work` in one transaction; count and log the states that commands entered once it is committed.
@@ -46,6 +49,8 @@ class Ledger:
         unit, result = self.journal.write(attempt)
         self.metrics.commands(unit.changes)
         self.metrics.recoveries(unit.recoveries)
+        if self.on_recoveries is not None:
+            self.on_recoveries(unit.recoveries)
         for command, state in unit.changes:
             log.info(
                 "command %s run=%s seq=%s action=%s params=%s state=%s%s",

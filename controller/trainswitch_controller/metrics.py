@@ -12,6 +12,8 @@ from trainswitch.intervention.commands import ACTIONS
 from trainswitch.version import version
 from trainswitch_controller.decide import OUTCOMES
 from trainswitch_controller.intake import Judged
+from trainswitch_controller.onset.exported import Exported
+from trainswitch_controller.outcome.exported import Outcomes
 from trainswitch_controller.policy import WATCHDOG
 from trainswitch_controller.records import (
     COMMAND_STATES,
@@ -22,8 +24,13 @@ from trainswitch_controller.records import (
 )
 from trainswitch_controller.responses import Responses
 
-WEBHOOK_CODES = ("200", "400", "401", "413", "422", "500", "503")
-WRITE_FAILURE_REASONS = ("missing_folder", "no_space", "read_only", "fenced", "other")
+WEBHOOK_CODES = ("200", "400", "401", "403", "413", "422", "429", "500", "503")
+REFUSALS = ("unauthorized", "forbidden", "too_many_failures", "too_many_orders", "slow", "connections")
+"""Why a caller is turned away, or cut off."""
+
+WRITE_FAILURE_REASONS = (
+    *("missing_folder", "no_space", "read_only", "fenced", "permissions", "signature", "other"),
+)
 OTHER = "other"
 """Label value of every alert that the policy does not name: alert names are not ours to bound otherwise."""
 
@@ -83,6 +90,11 @@ class Metrics:
             "When the always-firing Watchdog alert last arrived; 0 before the first time.",
             registry=self.registry,
         )
+        self._leader = Gauge(
+            f"{prefix}leader",
+            "1 while this controller writes the commands; 0 while another one does, or before it has begun.",
+            registry=self.registry,
+        )
         self._command_time = Gauge(
             f"{prefix}command_timestamp_seconds",
             "When the newest command of this action was applied to the run.",
@@ -109,16 +121,31 @@ class Metrics:
             ["relay", "result"],
             registry=self.registry,
         )
+        self._refused = Counter(
+            f"{prefix}refused_requests_total",
+            "Requests and connections that were turned away or cut off.",
+            ["reason"],
+            registry=self.registry,
+        )
         for relay in relays:
             for result in ("sent", "failed"):
                 self._relayed.labels(relay=relay, result=result)
         self.responses = Responses(alertnames, now)
         self.registry.register(self.responses)
+        self.onset = Exported(self.registry, alertnames, now)
+        self.outcomes = Outcomes(self.registry, ACTIONS, OTHER)
         build = Gauge(
             f"{prefix}build_info", "1; the label says which version.", ["version"], registry=self.registry
         )
         build.labels(version=version()).set(1)
         self._initialise()
+
+    def lead(self, *, leads: bool) -> None:
+        """Note whether this controller leads; who follows does not speak of responses and commands."""
+        self._leader.set(leads)
+        self.responses.speaks = leads
+        if not leads:
+            self._command_time.clear()
 
     def webhook(self, code: int) -> None:
         """Count one answered webhook request."""
@@ -165,6 +192,10 @@ class Metrics:
         """Count one webhook that a relay passed on (``sent``), or could not (``failed``)."""
         self._relayed.labels(relay=relay, result=result).inc()
 
+    def refused(self, reason: str) -> None:
+        """Count one caller that was turned away; `reason` is one of `REFUSALS`."""
+        self._refused.labels(reason=reason).inc()
+
     def write_failure(self, reason: str) -> None:
         """Count one failure to write a ``commands.json``."""
         self._write_failures.labels(reason=reason).inc()
@@ -174,6 +205,8 @@ class Metrics:
         self._file_errors.labels(file=file, reason=reason).inc()
 
     def _initialise(self) -> None:
+        for reason in REFUSALS:
+            self._refused.labels(reason=reason)
         for code in WEBHOOK_CODES:
             self._webhooks.labels(code=code)
         for name in (*self._alertnames, OTHER):

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from trainswitch.errors import CommandError
-from trainswitch.intervention.commands import Command, check_action
+from trainswitch.intervention.commands import ACTIONS, Command, checked_params
 from trainswitch_controller import followup, runs
 from trainswitch_controller.decide import Cause
 from trainswitch_controller.errors import Conflict, NotFound, Unprocessable
@@ -23,6 +23,7 @@ from trainswitch_controller.validation import storable
 MAX_UNFINISHED = 100
 """Operator commands that one run may have unfinished; keeps ``commands.json`` far below its size limit."""
 MAX_REASON = 500
+_WHERE_CUSTOM = "The run's trainer has registered no such action, and none is in the policy's custom_actions."
 
 
 def issue(
@@ -71,8 +72,10 @@ def order(unit: Unit, run: str, action: str, params: dict[str, Any], reason: str
     """
     if not runs.has_folder(unit.control_dir, run):
         raise NotFound(f"run {run!r} has no folder in {unit.control_dir}: is its trainer started?")
+    status = unit.status(run)
+    custom = {*unit.policy.custom_actions, *(status.actions if status is not None else ())}
     try:
-        parsed = check_action(action, params)
+        params = checked_params(action, params, custom=sorted(custom - ACTIONS.keys()), where=_WHERE_CUSTOM)
     except CommandError as error:
         raise Unprocessable(str(error)) from None
     unfinished = unit.session.scalar(
@@ -86,7 +89,7 @@ def order(unit: Unit, run: str, action: str, params: dict[str, Any], reason: str
         unit,
         run=run,
         action=action,
-        params=parsed.model_dump(exclude_none=True),
+        params=params,
         reason=reason,
         cause="operator",
     )

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from typing_extensions import Self
 
 from trainswitch.errors import CommandError
-from trainswitch.intervention.commands import check_action
+from trainswitch.intervention.commands import ACTIONS, check_action_name, checked_params
 from trainswitch_controller.errors import PolicyError
 from trainswitch_controller.validation import Strict, first_fault
 
@@ -24,6 +24,8 @@ WATCHDOG = "Watchdog"
 """The always-firing alert that proves the chain to be alive; it never acts."""
 
 MAX_POLICY_BYTES = 1_000_000
+
+_WHERE_CUSTOM = "An action that the training script registers belongs in the policy's custom_actions."
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -72,14 +74,14 @@ class Rung(Strict):
 
     @model_validator(mode="after")
     def _valid_command(self) -> Self:
-        try:
-            parsed = check_action(self.action, self.params)
-        except CommandError as error:
-            raise ValueError(str(error)) from None
+        if self.action in ACTIONS:  # the policy judges the others, because it names them
+            try:
+                # Defaults are spelled out, so that the journal shows what was really asked for.
+                self.params.update(checked_params(self.action, self.params))
+            except CommandError as error:
+                raise ValueError(str(error)) from None
         if self.resume_when_resolved and self.action not in PAUSES:
             raise ValueError(f"resume_when_resolved belongs to a rung that pauses, not to {self.action!r}")
-        # Defaults are spelled out, so that the journal shows what was really asked for.
-        self.params.update(parsed.model_dump(exclude_none=True))
         return self
 
 
@@ -138,6 +140,8 @@ class Policy(Strict):
     relapse_within: Duration = 600.0
     """Trouble that returns within so many seconds after a rollback has loaded was in the checkpoint, too."""
     budget: Budget = Budget()
+    custom_actions: tuple[str, ...] = ()
+    """What the ladders may name besides the built-in actions: what training scripts register."""
     alerts: dict[str, AlertRule]
 
     @field_validator("alerts")
@@ -146,6 +150,28 @@ class Policy(Strict):
         if WATCHDOG in alerts:
             raise ValueError(f"{WATCHDOG} fires always and can cause no intervention: remove it")
         return alerts
+
+    @field_validator("custom_actions")
+    @classmethod
+    def _allowed_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for index, name in enumerate(names):
+            try:
+                check_action_name(name)
+            except CommandError as error:
+                raise ValueError(str(error)) from None
+            if name in names[:index]:
+                raise ValueError(f"{name!r} is listed twice: remove one")
+        return names
+
+    @model_validator(mode="after")
+    def _known_actions(self) -> Self:
+        for alert, rule in self.alerts.items():
+            for number, rung in enumerate(rule.ladder):
+                try:
+                    checked_params(rung.action, rung.params, custom=self.custom_actions, where=_WHERE_CUSTOM)
+                except CommandError as error:
+                    raise ValueError(f"alerts.{alert}.ladder.{number}: {error}") from None
+        return self
 
     def cooldown_of(self, rule: AlertRule) -> float:
         """Return the seconds that `rule` leaves a run alone after an intervention."""

@@ -25,6 +25,10 @@ class Problems:
             log.error("%s: %s", name, problem)
         return True
 
+    def clear(self) -> None:
+        """Forget every problem: another controller deals with them now."""
+        self._present.clear()
+
     def get(self, name: str) -> str | None:
         """Return the present problem of `name`."""
         return self._present.get(name)

@@ -82,7 +82,11 @@ class EpisodeRecord(Record):
     """One alert from its first firing until it resolves."""
 
     __tablename__ = "episodes"
-    __table_args__ = (UniqueConstraint("fingerprint", "starts_at"), Index("ix_episodes_run", "run"))
+    __table_args__ = (
+        UniqueConstraint("fingerprint", "starts_at"),
+        Index("ix_episodes_run", "run"),
+        Index("ix_episodes_trouble", "run", "alertname", "last_heard_at"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(128))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from trainswitch_controller.decide import Outcome
@@ -54,6 +54,10 @@ class Responses(Collector):
         self._entered: dict[str, _Entered] = {}
         self._spent: dict[str, float] = {}
         """Run → when a budget last stood in the way; whatever else was decided since, that stands."""
+        self._newest = 0
+        """Id of the newest decision that was taken from the journal."""
+        self.speaks = True
+        """Of several controllers only the leader knows what became of commands."""
 
     def decided(self, judged: Iterable[Judged], at: float) -> None:
         """Note what was decided about alerts at `at`."""
@@ -74,25 +78,40 @@ class Responses(Collector):
 
     def restore(self, session: Session) -> None:
         """Take the responses of the last `KEPT_S` from the journal."""
-        newest = (
+        self._take_in(session, DecisionRecord.at > self._now() - KEPT_S)
+
+    def catch_up(self, session: Session) -> None:
+        """Take what was decided since the last call or `restore`, by this controller or by another one.
+
+        Writers are one at a time, so a decision that is committed later has a higher id.
+        """
+        self._take_in(session, DecisionRecord.id > self._newest)
+
+    def _take_in(self, session: Session, since: ColumnElement[bool]) -> None:
+        newest = session.scalar(select(func.max(DecisionRecord.id))) or 0
+        if newest == self._newest:
+            return
+        last = (
             select(func.max(DecisionRecord.id))
             .where(
-                DecisionRecord.at > self._now() - KEPT_S,
+                since,
                 DecisionRecord.outcome.in_(RESPONSES),
                 DecisionRecord.alertname.in_(self._alertnames),
                 DecisionRecord.run.is_not(None),
             )
             .group_by(DecisionRecord.run, DecisionRecord.alertname)
         )
-        query = select(DecisionRecord).where(DecisionRecord.id.in_(newest))
-        for decision in session.scalars(query):
+        for decision in session.scalars(select(DecisionRecord).where(DecisionRecord.id.in_(last))):
             assert decision.run is not None  # by the condition above
             decided = _Decided(decision.at, decision.outcome, decision.action or "", decision.command_id)
             command = session.get(CommandRecord, decision.command_id) if decision.command_id else None
             self.entered([(command, command.state)] if command else [])
             with self._lock:
-                self._decided.setdefault((decision.run, decision.alertname), decided)
+                known = self._decided.get((decision.run, decision.alertname))
+                if known is None or known.at < decided.at:
+                    self._decided[decision.run, decision.alertname] = decided
         self._restore_spent(session)
+        self._newest = newest
 
     def _restore_spent(self, session: Session) -> None:
         horizon = self._now() - KEPT_S
@@ -124,6 +143,9 @@ class Responses(Collector):
             "answer to an alert of the run. Kept for a day.",
             labels=["run"],
         )
+        if not self.speaks:
+            yield from (family, spent)
+            return
         with self._lock:
             self._forget()
             for run, at in sorted(self._spent.items()):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainswitch.errors import ControlFileError
-from trainswitch.intervention.commands import RUN_NAME
+from trainswitch.intervention.commands import MAX_NUMBER, RUN_NAME
 from trainswitch.intervention.control_file import (
     CommandFile,
     StatusFile,
@@ -18,12 +18,11 @@ from trainswitch.intervention.control_file import (
     run_folder,
     status_path,
 )
+from trainswitch.intervention.rights import check_folder
+from trainswitch_controller.control_folder import keys_of
 from trainswitch_controller.errors import ControlFolderError
 
 Content = TypeVar("Content", CommandFile, StatusFile)
-
-MAX_NUMBER = 2**53
-"""Largest step, sequence number or epoch that is believed; beyond it a file is foreign."""
 
 
 def list_runs(control_dir: Path) -> list[str]:
@@ -52,10 +51,12 @@ def load_status(control_dir: Path, run: str) -> StatusFile | None:
     """Return the run's ``status.json``; None where there is none.
 
     Raises:
-        ControlFileError: it cannot be used, or holds numbers that no trainer counts to.
+        ControlFileError: it cannot be used or believed, or holds numbers that no trainer counts to.
     """
     path = status_path(control_dir, run)
-    status = read_status(path, run)
+    keys = keys_of(control_dir)
+    check_folder(path.parent, signed=keys is not None)
+    status = read_status(path, run, keys)
     if status is None:
         return None
     numbers = [status.step, status.epoch, status.applied_seq]
@@ -74,10 +75,12 @@ def load_commands(control_dir: Path, run: str) -> CommandFile | None:
     """Return the run's ``commands.json``; None where there is none.
 
     Raises:
-        ControlFileError: it cannot be used, or holds numbers that no controller counts to.
+        ControlFileError: it cannot be used or believed, or holds numbers that no controller counts to.
     """
     path = commands_path(control_dir, run)
-    content = read_commands(path, run)
+    keys = keys_of(control_dir)
+    check_folder(path.parent, signed=keys is not None)
+    content = read_commands(path, run, keys)
     if content is not None:
         _check_numbers(path, [content.epoch, *(command.seq for command in content.commands)], [])
     return content

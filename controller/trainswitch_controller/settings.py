@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from sqlalchemy.engine import make_url
@@ -24,25 +25,40 @@ class Settings(Strict):
     policy: Path
     """The YAML file that says which alert causes what."""
     alertmanager_token_file: Path
-    """Bearer token that Alertmanager presents at the webhook; readable by its owner only."""
+    """Tokens that Alertmanager may present at the webhook, one a line; readable by its owner only."""
     operator_token_file: Path
-    """Bearer token that people and scripts present at every other ``/api/v1`` address."""
+    """Tokens with which people and scripts may look at everything and give orders."""
+    viewer_token_file: Path | None = None
+    """Tokens with which they may only look; None: nobody has this role."""
     relays: Path | None = None
     """The YAML file of relays: gateways to which Alertmanager's webhooks are passed on as short texts."""
     runbooks_dir: Path | None = None
     """Folder with ``<Alert>.md``; ``/runbooks/<Alert>``, where notifications' links lead, serves it."""
+    prometheus_url: str | None = None
+    """Where the onset of each alert is looked for, such as ``http://127.0.0.1:9090``; None: nowhere."""
+    onset_signals: Path | None = None
+    """The YAML file of signals that an onset is looked for in, in place of the one that is shipped."""
     host: str = "127.0.0.1"
     """Address to listen at; anything but loopback should have TLS."""
     port: int = Field(default=9095, ge=0, le=65535)
     """Port to listen at; 0 takes any free one and logs it."""
     max_body_bytes: int = Field(default=1_048_576, ge=1, le=64 * 1_048_576)
     """Largest request body that is read."""
+    signing_key_file: Path | None = None
+    """Keys that the trainers have, too, one a line; with it ``commands.json`` is signed, and only a
+    ``status.json`` that is signed is believed."""
+    failures_per_minute: int = Field(default=10, ge=1, le=10_000)
+    """Wrong tokens that one address may send; then its requests get 429 for a while, Alertmanager's never."""
+    orders_per_minute: int = Field(default=300, ge=1, le=100_000)
+    """Orders, approvals and rejections that one address may send."""
     poll_interval_s: float = Field(default=0.2, gt=0.0, le=60.0)
     """Seconds between two looks at the status files; commands are written at once, not at this pace."""
     tls_cert: Path | None = None
     """PEM certificate chain; with `tls_key`, the controller speaks HTTPS only."""
     tls_key: Path | None = None
     """PEM private key of `tls_cert`."""
+    tls_client_ca: Path | None = None
+    """PEM certificates of the authorities one of which every client's certificate must be from (mTLS)."""
 
     @field_validator("journal_url")
     @classmethod
@@ -57,10 +73,27 @@ class Settings(Strict):
             )
         return value
 
+    @field_validator("prometheus_url")
+    @classmethod
+    def _http(cls, value: str | None) -> str | None:
+        if value is not None:
+            parts = urlsplit(value)
+            if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+                raise ValueError("this is not an HTTP address; write for example http://127.0.0.1:9090")
+        return value
+
+    @model_validator(mode="after")
+    def _onset_needs_prometheus(self) -> Self:
+        if self.onset_signals is not None and self.prometheus_url is None:
+            raise ValueError("onset_signals has no effect without prometheus_url: give both or neither")
+        return self
+
     @model_validator(mode="after")
     def _whole_tls(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca has no effect without TLS: give tls_cert and tls_key, too")
         return self
 
 

@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 from trainswitch.errors import ControlFileError
 from trainswitch_controller import runs
 from trainswitch_controller.errors import NotFound
+from trainswitch_controller.onset.views import of_episodes
+from trainswitch_controller.outcome.records import OutcomeRecord
 from trainswitch_controller.records import (
     UNFINISHED_STATES,
     CommandRecord,
@@ -26,7 +28,11 @@ UNAPPROVED_SHOWN_S = 86400.0
 """How long a run's status tells of commands that nobody approved."""
 
 
-def command_view(command: CommandRecord, recoveries: Sequence[RecoveryRecord] = ()) -> Json:
+def command_view(
+    command: CommandRecord,
+    recoveries: Sequence[RecoveryRecord] = (),
+    outcome: OutcomeRecord | None = None,
+) -> Json:
     """Return one command, and what came of it; times in Unix seconds, `seq` null until it is approved."""
     return {
         "id": command.id,
@@ -50,6 +56,8 @@ def command_view(command: CommandRecord, recoveries: Sequence[RecoveryRecord] = 
             {"at": one.at, "result": one.result, "seconds": one.seconds, "steps": one.steps}
             for one in recoveries
         ],
+        "outcome": outcome
+        and {"at": outcome.at, "gpu_seconds": outcome.gpu_seconds, "loss_ratio": outcome.loss_ratio},
     }
 
 
@@ -117,11 +125,13 @@ def _with_recoveries(session: Session, found: Sequence[CommandRecord]) -> list[J
     )
     for recovery in session.scalars(query):
         recoveries[recovery.command_id].append(recovery)
-    return [command_view(command, recoveries[command.id]) for command in found]
+    measured = select(OutcomeRecord).where(OutcomeRecord.command_id.in_(recoveries))
+    outcomes = {one.command_id: one for one in session.scalars(measured)}
+    return [command_view(one, recoveries[one.id], outcomes.get(one.id)) for one in found]
 
 
 def episodes(session: Session, run: str | None, limit: int) -> list[Json]:
-    """Return the newest episodes, of one run or of all, each with its decisions in order."""
+    """Return the newest episodes, of one run or of all, with decisions in order and incident or null."""
     query = select(EpisodeRecord).order_by(EpisodeRecord.id.desc()).limit(limit)
     if run is not None:
         query = query.where(EpisodeRecord.run == run)
@@ -133,7 +143,11 @@ def episodes(session: Session, run: str | None, limit: int) -> list[Json]:
     for decision in session.scalars(query_decisions):
         assert decision.episode_id is not None
         decisions[decision.episode_id].append(_decision_view(decision))
-    return [_episode_view(episode, decisions[episode.id]) for episode in found]
+    incidents = of_episodes(session, found)
+    return [
+        {**_episode_view(episode, decisions[episode.id]), "incident": incidents.get(episode.id)}
+        for episode in found
+    ]
 
 
 def all_runs(control_dir: Path) -> list[Json]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 import requests
 
-from trainswitch.intervention.commands import CommandOutcome, CommandResult
+from trainswitch.intervention.commands import ACTIONS, CommandOutcome, CommandResult
 from trainswitch.intervention.control_file import (
     StatusFile,
     commands_path,
@@ -119,6 +119,7 @@ class Trainer(threading.Thread):
             run=self._run,
             session="test",
             state="running",
+            actions=(*ACTIONS, "drop_source"),
             step=120,
             applied_seq=max((outcome.seq for outcome in self._outcomes), default=0),
             results=tuple(self._outcomes),

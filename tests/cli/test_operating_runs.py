@@ -22,6 +22,17 @@ from tests.cli.support import Run, Served, StartTrainer, serving, until
         (("pause", "--snapshot"), "pause_and_snapshot", {}),
         (("resume",), "resume", {}),
         (("snapshot",), "snapshot", {}),
+        (("snapshot", "--pin"), "snapshot", {"pin": True}),
+        (("set-lr", "3e-4"), "set_lr", {"value": 3e-4}),
+        (("clip-gradients", "0.5", "--steps", "100"), "clip_gradients", {"max_norm": 0.5, "steps": 100}),
+        (("skip-batches", "200"), "skip_batches", {"count": 200}),
+        (("set-sampling", "--layers", "0", "--weights", "5"), "set_sampling", {"layers": 0, "weights": 5}),
+        (("rollback", "--data", "rewind"), "rollback", {"data": "rewind"}),
+        (
+            ("act", "drop_source", "--param", "name=web", "--param", "share=0.5"),
+            "drop_source",
+            {"name": "web", "share": 0.5},
+        ),
         (("reduce-lr", "--factor", "0.3"), "reduce_lr", {"factor": 0.3}),
         (
             ("rollback", "--step", "100", "--lr-factor", "0.5"),
@@ -43,7 +54,7 @@ def test_an_action_reaches_the_trainer_and_its_answer_comes_back(
 ) -> None:
     """Every action is sent with its parameters and reason; 0 means that the trainer applied it."""
     trainer(name)
-    finished = run(*arguments, name, "--reason", "[odd] loss", "--json")
+    finished = run(arguments[0], name, *arguments[1:], "--reason", "[odd] loss", "--json")
     assert finished.code == 0, finished.err
     command = json.loads(finished.out)["command"]
     assert command["action"] == action
@@ -54,6 +65,28 @@ def test_an_action_reaches_the_trainer_and_its_answer_comes_back(
     assert command["step"] == 120
     assert f"{action} of run {name}" in finished.err
     assert "applied at step 120" in finished.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("act", "drop_sorce"), 1, "did you mean 'drop_source'?"),
+        (("act", "Drop"), 2, "use 1 to 64"),
+        (("act", "drop_source", "--param", "web"), 2, "is not NAME=VALUE"),
+        (("set-lr", "0"), 2, "greater than 0"),
+        (("set-sampling",), 2, "give at least one of grad_norm"),
+    ],
+)
+@pytest.mark.usefixtures("controller")
+def test_what_cannot_be_commanded_is_said(
+    run: Run, trainer: StartTrainer, name: str, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    """The command line refuses what no run can do, the controller what this run has not registered."""
+    trainer(name)
+    finished = run(arguments[0], name, *arguments[1:])
+    assert finished.code == code
+    assert words in finished.err
+    assert finished.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("result", ["refused", "failed", "expired"])

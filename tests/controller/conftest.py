@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy import select
 
 from trainswitch.intervention.commands import CommandOutcome, CommandResult
 from trainswitch.intervention.control_file import (
@@ -28,7 +29,9 @@ from trainswitch.intervention.control_file import (
 from trainswitch_controller import views
 from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.app import create_app
+from trainswitch_controller.records import DecisionRecord
 from trainswitch_controller.service import Controller
+from trainswitch_controller.serving import server_config
 from trainswitch_controller.settings import Settings, parse_settings
 
 POLICY = """
@@ -52,7 +55,7 @@ class Home:
 
     folder: Path
     alertmanager_token: str = "alertmanager-secret"
-    operator_token: str = "operator-secret"
+    operator_token: str = "operator-secret-1"
 
     def __post_init__(self) -> None:
         self.control = self.folder / "control"
@@ -209,11 +212,11 @@ class Server:
 
     def __init__(self, home: Home, settings: Settings) -> None:
         self.home = home
-        app = create_app(settings)
+        self.app = app = create_app(settings)
+        self._server = uvicorn.Server(server_config(app, settings))
         self.controller: Controller = app.state.controller
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
         self._thread.start()
         wait_for(lambda: self._server.started or not self._thread.is_alive())
@@ -287,6 +290,12 @@ class Loop:
         """Every command, oldest first."""
         found = self.controller.journal.read(lambda session: views.commands(session, None, 1000))
         return sorted(found, key=lambda command: command["created_at"])
+
+    def decided(self, alertname: str) -> list[str]:
+        """Return the outcome of every decision about an alert, oldest first."""
+        query = select(DecisionRecord.outcome).where(DecisionRecord.alertname == alertname)
+        rows = query.order_by(DecisionRecord.id)
+        return list(self.controller.journal.read(lambda session: session.scalars(rows).all()))
 
     def states(self) -> list[tuple[str, str]]:
         """Return action and state of every command, oldest first."""

@@ -77,8 +77,8 @@ def test_a_wrong_token_is_refused_before_the_body_is_read(make_server: Make) -> 
 
 
 def test_every_operator_address_needs_the_operator_token(home: Any, make_server: Make) -> None:
-    """Without a token, and with Alertmanager's, every operator address answers 401."""
-    server = make_server()
+    """Without a token every operator address answers 401, and with Alertmanager's 403."""
+    server = make_server(failures_per_minute=100)
     bearer = {"Authorization": f"Bearer {home.alertmanager_token}"}
     for method, path in (
         ("GET", "runs"),
@@ -92,7 +92,9 @@ def test_every_operator_address_needs_the_operator_token(home: Any, make_server:
         ("GET", "episodes"),
     ):
         assert server.client.request(method, f"/api/v1/{path}").status_code == 401
-        assert server.client.request(method, f"/api/v1/{path}", headers=bearer).status_code == 401
+        response = server.client.request(method, f"/api/v1/{path}", headers=bearer)
+        assert response.status_code == 403
+        assert response.json()["error"].endswith("and the one that was sent is the alertmanager's.")
 
 
 def test_nothing_describes_the_api_without_a_token(make_server: Make) -> None:
@@ -302,6 +304,28 @@ def test_a_command_that_cannot_be_is_refused(home: Any, make_server: Make) -> No
     assert server.ask("GET", "/api/v1/commands").json() == {"commands": []}
 
 
+def test_a_custom_action_needs_the_policy_or_the_run(home: Any, make_server: Make) -> None:
+    """What the policy declares, or the run's trainer lists, can be commanded; no other run's actions."""
+    home.write_policy("version: 1\ncustom_actions: [dump_batch]\nalerts: {}")
+    home.trainer("demo").write(actions=("pause", "drop_source"))
+    home.trainer("other")
+    server = make_server()
+    for run, action, status in (
+        ("demo", "drop_source", 202),
+        ("demo", "dump_batch", 202),
+        ("other", "dump_batch", 202),
+        ("other", "drop_source", 422),
+    ):
+        body = {"action": action, "params": {"share": 0.5, "of": None}}
+        response = server.ask("POST", f"/api/v1/runs/{run}/commands", json=body)
+        assert response.status_code == status
+        if status == 202:
+            assert response.json()["command"]["params"] == {"share": 0.5, "of": None}
+    error = response.json()["error"]
+    assert "action 'drop_source' does not exist: use one of pause," in error
+    assert "none is in the policy's custom_actions." in error
+
+
 def test_runs_are_listed_with_what_their_trainers_say(home: Any, make_server: Make) -> None:
     """A run with a damaged status file is listed with the reason, not left out and not an error."""
     home.trainer("good")
@@ -358,9 +382,9 @@ def test_a_token_is_read_again_when_its_file_changes(home: Any, make_server: Mak
     """A new token takes the place of the old one at once; a file that is gone closes the door with 503."""
     server = make_server()
     path = home.folder / "operator.token"
-    path.write_text("new-secret")
+    path.write_text("another-secret-1")
     assert server.ask("GET", "/api/v1/runs").status_code == 401
-    home.operator_token = "new-secret"
+    home.operator_token = "another-secret-1"
     assert server.ask("GET", "/api/v1/runs").status_code == 200
     path.unlink()
     response = server.ask("GET", "/api/v1/runs")

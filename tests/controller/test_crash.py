@@ -17,20 +17,20 @@ import pytest
 
 SCRIPT = """
 import os, signal, sys
-from trainswitch_controller import app, dispatch
+from trainswitch_controller import dispatch, serving
 from trainswitch_controller.settings import Settings
 
 write, die = dispatch.write_control_file, sys.argv[2]
 
-def deadly(path, content):
+def deadly(path, content, keys=None):
     if die == "before_write" and content.commands:
         os.kill(os.getpid(), signal.SIGKILL)
-    write(path, content)
+    write(path, content, keys)
     if die == "after_write" and content.commands:
         os.kill(os.getpid(), signal.SIGKILL)
 
 dispatch.write_control_file = deadly
-sys.exit(app.serve(Settings.model_validate_json(sys.argv[1])))
+sys.exit(serving.serve(Settings.model_validate_json(sys.argv[1])))
 """
 
 

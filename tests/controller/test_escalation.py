@@ -133,10 +133,10 @@ class TestHeld:
     """A run that is paused waits for a person."""
 
     def test_nothing_acts_on_a_paused_run(self) -> None:
-        """What is left to be looked at is not changed, and what fires is decided after the resumption."""
+        """Nothing is changed; whether the pause has ended is looked at once a cooldown."""
         history = History(paused=True)
         decision = decide(policy(), history, Trouble("Unstable", "demo", NOW - 1.0), NOW)
-        assert (decision.outcome, decision.action, decision.retry_at) == ("held", None, None)
+        assert (decision.outcome, decision.action, decision.retry_at) == ("held", None, NOW + 60.0)
 
     def test_who_resumes_a_run_gets_time_before_the_same_alert_acts(self) -> None:
         """An alert from before the resumption waits for a cooldown; a pause for it, too."""
@@ -266,6 +266,26 @@ def test_a_paused_run_is_left_alone_until_it_is_resumed(home: Any, make_loop: Ma
     assert [action for action, _ in loop.states()] == ["pause", "resume"]
     loop.tick(40.0)
     assert [action for action, _ in loop.states()] == ["pause", "resume", "reduce_lr"]
+
+
+def test_a_pause_that_a_restart_ends_holds_nothing_back(home: Any, make_loop: MakeLoop) -> None:
+    """A trainer killed while paused trains again without a resume; what was held acts a cooldown later."""
+    home.write_policy(LASTING)
+    trainer = home.trainer()
+    loop = make_loop()
+    loop.fire("TrainNonFinite")
+    loop.tick()
+    trainer.poll()
+    trainer.write(state="paused")
+    loop.tick(100.0)
+    assert loop.fire("TrainLossUnstable") == "held"
+    for _ in range(5):
+        loop.tick(61.0)
+    assert [action for action, _ in loop.states()] == ["pause"]
+    assert loop.decided("TrainLossUnstable") == ["held"]  # not a line for each look
+    home.trainer().write(state="running")
+    loop.tick(61.0)
+    assert [action for action, _ in loop.states()] == ["pause", "reduce_lr"]
 
 
 def test_a_relapse_asks_the_trainer_for_an_earlier_checkpoint(home: Any, make_loop: MakeLoop) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import concurrent.futures
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_mock_engine, select, text
+from sqlalchemy import create_mock_engine, event, select, text
 from sqlalchemy.orm import Session
 
 import trainswitch_controller
 from trainswitch_controller.errors import JournalError
 from trainswitch_controller.journal import Journal
 from trainswitch_controller.records import Record, StartRecord
-
-POSTGRESQL = os.environ.get("TRAINSWITCH_TEST_POSTGRESQL_URL", "")
-"""An empty database to run the journal's tests on, besides SQLite."""
 
 
 @pytest.fixture
@@ -120,6 +118,70 @@ def test_a_probe_finds_out_that_writing_works_again(journal: Journal, tmp_path: 
     assert journal.problem is None
 
 
+def test_an_index_that_an_earlier_version_lacked_is_made(journal: Journal) -> None:
+    """Opening a journal whose tables exist already brings their indexes up to date, and nothing else."""
+    with journal.engine.begin() as connection:
+        connection.exec_driver_sql("DROP INDEX ix_episodes_trouble")
+    journal.write(start(1))
+    journal.open()
+    with journal.engine.connect() as connection:
+        names = (
+            connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'index'").scalars().all()
+        )
+    assert "ix_episodes_trouble" in names
+    assert epochs(journal) == [1]
+
+
+@pytest.mark.parametrize("harmless", [True, False])
+def test_work_is_committed_together_and_fails_alone(harmless: bool, journal: Journal) -> None:
+    """Work that waits for the writer shares one commit; a fault of one undoes nothing of the others."""
+    entered, released = threading.Event(), threading.Event()
+    commits: list[object] = []
+    event.listen(journal.engine, "commit", commits.append)
+
+    def hold(_session: Session) -> None:
+        entered.set()
+        assert released.wait(20)
+
+    def fault(session: Session) -> None:
+        start(5)(session)
+        session.flush()
+        raise LookupError("one's own")
+
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        first = pool.submit(journal.write, hold)
+        assert entered.wait(20)
+        others = [pool.submit(journal.write, start(number)) for number in (1, 2, 3)]
+        odd = pool.submit(journal.write, start(4) if harmless else fault)
+        while len(journal._waiting) < 4:
+            time.sleep(0.001)
+        released.set()
+        first.result()
+        for other in others:
+            other.result()
+        if harmless:
+            odd.result()
+        else:
+            with pytest.raises(LookupError, match="one's own"):
+                odd.result()
+    assert sorted(epochs(journal)) == ([1, 2, 3, 4] if harmless else [1, 2, 3])
+    assert len(commits) == 2
+
+
+def test_a_commit_that_fails_fails_for_all_that_shared_it(journal: Journal, tmp_path: Path) -> None:
+    """Nobody is told that something is stored which is not, and the next work finds its turn."""
+    other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        given = [pool.submit(journal.write, start(number)) for number in range(1, 9)]
+        for one in given:
+            with pytest.raises(JournalError, match="database is locked"):
+                one.result(timeout=20)
+    other.close()
+    journal.write(start(1))
+    assert epochs(journal) == [1]
+
+
 def test_a_newer_journal_is_refused(journal: Journal) -> None:
     """A journal whose tables may mean something else is not touched."""
     journal.write(
@@ -174,20 +236,4 @@ def test_only_the_engine_knows_sqlite() -> None:
         for path in package.glob("*.py")
         if re.search(r"sqlite", re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL), re.IGNORECASE)
     }
-    assert knowing == {"journal.py", "settings.py"}
-
-
-@pytest.mark.skipif(not POSTGRESQL, reason="TRAINSWITCH_TEST_POSTGRESQL_URL names no database")
-def test_a_loop_on_postgresql(home: Any, tools: Any, make_server: Any) -> None:
-    """The whole loop runs on PostgreSQL, with characters that it cannot store replaced."""
-    trainer = home.trainer()
-    server = make_server(journal_url=POSTGRESQL)
-    [outcome] = server.fire(
-        tools.alert(starts_at=tools.now(), note="a\x00b", fingerprint=os.urandom(8).hex())
-    )
-    tools.wait_for(lambda: server.command(outcome["command_id"])["state"] == "written")
-    trainer.poll()
-    tools.wait_for(lambda: server.command(outcome["command_id"])["state"] == "applied")
-    [episode, *_] = server.ask("GET", "/api/v1/episodes").json()["episodes"]
-    assert episode["labels"]["note"] == "a\ufffdb"
-    assert server.client.get("/-/ready").status_code == 200
+    assert knowing == {"engine.py", "settings.py"}

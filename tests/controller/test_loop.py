@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -272,22 +273,29 @@ def test_an_unwritten_command_expires_with_the_reason(home: Any, make_loop: Make
     assert command["finished_at"] == loop.clock.time
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs, which only root may; CI runs as root")
 def test_a_full_disk_is_counted_and_tried_again(home: Any, make_loop: MakeLoop) -> None:
     """The kernel's own ENOSPC: the command stays pending, ready says so, and the next look mends it."""
-    trainer = home.trainer()
-    loop = make_loop()
-    loop.fire()
-    # Whatever is written to /dev/full fails with ENOSPC; the writer removes the link afterwards.
-    temporary = home.control / "demo" / f".commands.json.{os.getpid()}.tmp"
-    temporary.symlink_to("/dev/full")
-    loop.tick()
-    assert loop.metric("write_failures_total", reason="no_space") == 1
-    assert loop.states() == [("pause", "pending")]
-    assert any("no_space" in problem for problem in loop.controller.problems())
-    loop.tick(1.0)
-    assert loop.states() == [("pause", "written")]
-    assert len(trainer.commands()) == 1
-    assert loop.controller.problems() == []
+    folder = home.control / "demo"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=0755", "tmpfs", folder], check=True)
+    try:
+        trainer = home.trainer()
+        loop = make_loop()
+        loop.fire()
+        with pytest.raises(OSError, match="space"):
+            (folder / "filler").write_bytes(b"x" * 1_000_000)
+        loop.tick()
+        assert loop.metric("write_failures_total", reason="no_space") == 1
+        assert loop.states() == [("pause", "pending")]
+        assert any("no_space" in problem for problem in loop.controller.problems())
+        (folder / "filler").unlink()
+        loop.tick(1.0)
+        assert loop.states() == [("pause", "written")]
+        assert len(trainer.commands()) == 1
+        assert loop.controller.problems() == []
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_place_that_cannot_be_written_is_named(home: Any, make_loop: MakeLoop) -> None:

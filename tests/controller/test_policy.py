@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainswitch_controller.errors import PolicyError
+from trainswitch_controller.explain import explain
 from trainswitch_controller.policy import load_policy, parse_duration
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -81,6 +82,16 @@ def test_defaults_of_an_action_are_spelled_out(tmp_path: Path) -> None:
     assert policy.alerts["A"].ladder[0].params == {"factor": 0.5}
 
 
+def test_what_a_training_script_registers_can_stand_in_a_ladder(tmp_path: Path) -> None:
+    """Its parameters are the trainer's to judge, and pass as they are, None and lists too."""
+    ladder = "[{action: drop_source, params: {name: web, share: 0.5, also: [a, null]}}, {action: pause}]"
+    policy = load(tmp_path, f"version: 1\ncustom_actions: [drop_source]\nalerts: {{A: {{ladder: {ladder}}}}}")
+    assert policy.alerts["A"].rung(1).params == {"name": "web", "share": 0.5, "also": ["a", None]}
+    explained = explain(policy, "A", 1.0)
+    assert explained.decision.action == "drop_source"
+    assert [rung["action"] for rung in explained.ladder] == ["drop_source", "pause"]
+
+
 def test_after_the_last_rung_comes_a_pause(tmp_path: Path) -> None:
     """Beyond the end of a ladder every rung is a pause."""
     rule = load(tmp_path, "version: 1\nalerts: {A: {ladder: [{action: reduce_lr}]}}").alerts["A"]
@@ -96,6 +107,23 @@ def test_after_the_last_rung_comes_a_pause(tmp_path: Path) -> None:
             "alerts.A.ladder.0: 'actoin' is not a known key: did you mean 'action'?",
         ),
         ("version: 1\nalerts: {A: {ladder: [{action: pauze}]}}", "did you mean 'pause'?"),
+        (
+            "version: 1\ncustom_actions: [drop_source]\nalerts: {A: {ladder: [{action: drop_sorce}]}}",
+            "alerts.A.ladder.0: action 'drop_sorce' does not exist: did you mean 'drop_source'? An action",
+        ),
+        (
+            "version: 1\nalerts: {A: {ladder: [{action: zzz}]}}",
+            "An action that the training script registers belongs in the policy's custom_actions.",
+        ),
+        ("version: 1\ncustom_actions: [pause]\nalerts: {}", "'pause' is a built-in one"),
+        ("version: 1\ncustom_actions: [Drop]\nalerts: {}", "'Drop' is not allowed"),
+        ("version: 1\ncustom_actions: [drop, drop]\nalerts: {}", "'drop' is listed twice"),
+        (
+            "version: 1\ncustom_actions: [drop]\nalerts: {A: {ladder: [{action: drop, params: {x: "
+            + "x" * 10_000
+            + "}}]}}",
+            "more than 10000",
+        ),
         ("version: 1\nalerts: {A: {ladder: [{action: reduce_lr, params: {factor: 3}}]}}", "'factor'"),
         ("version: 1\nalerts: {A: {ladder: []}}", "alerts.A.ladder"),
         ("version: 1\nalerts: {}\ncooldown: 60", "cooldown = 60: write a duration"),

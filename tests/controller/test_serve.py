@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from trainswitch_controller.serving import warn_if_open
+
 SCRIPT = """
 import sys
-from trainswitch_controller.app import serve
+from trainswitch_controller.serving import serve
 from trainswitch_controller.settings import Settings
 sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
 """
@@ -75,7 +77,7 @@ def test_a_port_in_use_is_one_sentence(start: Callable[..., subprocess.Popen[str
         process = start(port=port)
         _, log = process.communicate(timeout=30)
     assert process.returncode == 1
-    [line] = log.splitlines()
+    line = log.splitlines()[-1]
     assert line.startswith(
         f"trainswitch controller: cannot listen at 127.0.0.1:{port}: Address already in use;"
     )
@@ -140,3 +142,16 @@ def test_tls(tmp_path: Path, tools: Any, start: Callable[..., subprocess.Popen[s
     tools.wait_for(lambda: httpx.get(f"https://127.0.0.1:{port}/-/ready", verify=trusted).status_code == 200)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://127.0.0.1:{port}/-/healthy")
+
+
+def test_plain_http_beyond_loopback_is_said(home: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One line of the log, with the way out; on loopback, or with TLS, there is none."""
+    warn_if_open(home.settings(), "127.0.0.1")
+    warn_if_open(home.settings(), "::1")
+    warn_if_open(home.settings(tls_cert="cert.pem", tls_key="key.pem"), "0.0.0.0")
+    assert caplog.text == ""
+    for address in ("0.0.0.0", "10.0.0.1", "::", "fe80::1%eth0"):
+        caplog.clear()
+        warn_if_open(home.settings(), address)
+        assert "tokens and orders cross the network in the clear" in caplog.text
+        assert "--tls-cert" in caplog.text

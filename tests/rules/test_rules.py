@@ -31,9 +31,9 @@ AREAS = {
 }
 FAST_AREAS = {"numerics", "gradients", "loss"}
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
-COMMANDS = {"status", "commands", "episodes", *(action.replace("_", "-") for action in ACTIONS)}
+COMMANDS = {"status", "commands", "episodes", "incidents", *(action.replace("_", "-") for action in ACTIONS)}
 ALWAYS_FIRING = {"Watchdog"}
-OF_NO_RUN = {"TrainControllerDown", "TrainWatchdogMissing"}
+OF_NO_RUN = {"TrainControllerDown", "TrainControllerLeaderless", "TrainWatchdogMissing"}
 ANSWERS = {"TrainIntervention"}
 """No trouble: what the controller did about one, told by state so that people hear when it changes."""
 

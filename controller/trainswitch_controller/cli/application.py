@@ -12,7 +12,9 @@ from trainswitch.version import version
 from trainswitch_controller.cli import (
     actions,
     demo,
+    incidents,
     metrics_command,
+    openapi_command,
     policy,
     queries,
     replay_command,
@@ -28,6 +30,7 @@ _COMMANDS = (
     demo,
     stack_commands,
     queries,
+    incidents,
     actions,
     serve,
     replay_command,
@@ -35,6 +38,7 @@ _COMMANDS = (
     rules,
     policy,
     metrics_command,
+    openapi_command,
 )
 """Modules with ``register(app)``, in the order in which the help lists their commands."""
 

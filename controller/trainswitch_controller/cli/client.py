@@ -17,6 +17,7 @@ from trainswitch_controller.cli.errors import (
     UsageProblem,
 )
 from trainswitch_controller.cli.stack import load_stack
+from trainswitch_controller.cli.tls import CA_VARIABLE, CERT_VARIABLE, tls_of_environment
 from trainswitch_controller.cli.tokens import operator_token_path, read_operator_token
 
 DEFAULT_CONTROLLER = "http://127.0.0.1:9095"
@@ -45,6 +46,7 @@ class ControllerClient:
     def __init__(self, url: str, token_file: Path) -> None:
         self.url = url.rstrip("/")
         self._token_file = token_file
+        self._tls = tls_of_environment()
         self._session = requests.Session()
         self._session.auth = _BearerToken(read_operator_token(token_file))
         # A proxy of the environment cannot reach this machine's own loopback.
@@ -102,6 +104,10 @@ class ControllerClient:
         """Return alert episodes with their decisions, newest first."""
         return self._list("episodes", "/episodes", run=run, limit=limit)
 
+    def incidents(self, run: str | None, limit: int) -> list[dict[str, Any]]:
+        """Return when the trouble behind alerts began and who is suspected, newest first."""
+        return self._list("incidents", "/incidents", run=run, limit=limit)
+
     def _list(self, key: str, path: str, **query: str | int | None) -> list[dict[str, Any]]:
         rows = self._call("GET", path, query=query).get(key)
         if not isinstance(rows, list):
@@ -130,6 +136,7 @@ class ControllerClient:
                 params=query,
                 timeout=(_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S),
                 allow_redirects=False,
+                **self._tls,
             )
         except requests.RequestException as error:
             raise ControllerUnreachable(
@@ -181,7 +188,7 @@ def connect(home: Path, controller: str | None, token_file: Path | None) -> Cont
 def _cause(error: requests.RequestException) -> str:
     """Name what went wrong without the internals of the HTTP library."""
     if isinstance(error, requests.exceptions.SSLError):
-        return "its TLS certificate is not trusted; name its authority in $REQUESTS_CA_BUNDLE"
+        return f"its TLS certificate is not trusted; name its authority in ${CA_VARIABLE}"
     if isinstance(error, requests.Timeout):
         return "no answer in time"
     inner: BaseException | None = error
@@ -189,4 +196,7 @@ def _cause(error: requests.RequestException) -> str:
         if isinstance(inner, OSError) and inner.strerror:
             return inner.strerror.lower()
         inner = inner.__cause__ or inner.__context__
+    # In TLS 1.3 a client learns after the handshake that its certificate was missed, by a broken connection.
+    if str(getattr(error.request, "url", "")).startswith("https:"):
+        return f"connection broken; if it asks for certificates, name yours in ${CERT_VARIABLE}"
     return "connection failed"

@@ -18,7 +18,10 @@ _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("loss", ("train_loss", "train_step_loss_")),
     ("gradients", ("train_grad_norm", "train_step_grad_norm")),
     ("layers", ("train_layer_",)),
-    ("numerics", ("train_nonfinite_", "train_skipped_", "train_loss_scale", "train_grad_clips_")),
+    (
+        "numerics",
+        ("train_nonfinite_", "train_skipped_", "train_guarded", "train_loss_scale", "train_grad_clips_"),
+    ),
     ("schedule", ("train_learning_rate",)),
     (
         "time",

@@ -94,11 +94,15 @@ def episodes(
         report.say("No alert has reached the controller.")
     else:
         report.table(
-            ("EPISODE", "RUN", "ALERT", "SEVERITY", "STATE", "BEGAN", "OUTCOME", "ACTION", "REASON"),
+            (
+                *("EPISODE", "RUN", "ALERT", "SEVERITY", "STATE", "BEGAN", "SUSPECT"),
+                *("OUTCOME", "ACTION", "REASON"),
+            ),
             (
                 (
                     *(row[key] for key in ("id", "run", "alertname", "severity", "state")),
                     ago(row["starts_at"]),
+                    _suspect(row),
                     *(decision.get(key) for key in ("outcome", "action", "reason")),
                 )
                 for row in rows
@@ -106,6 +110,12 @@ def episodes(
             ),
         )
     report.result({"episodes": rows})
+
+
+def _suspect(row: dict[str, Any]) -> str | None:
+    """Name the first suspect of an episode's incident."""
+    suspects = (row.get("incident") or {}).get("suspects")
+    return f"{suspects[0]['kind']}: {suspects[0]['name']}" if suspects else None
 
 
 def _show_runs(report: Report, runs: list[dict[str, Any]]) -> None:
@@ -192,7 +202,13 @@ def _recovery(row: dict[str, Any]) -> str | None:
         + (f", {one['steps']} steps" if one["steps"] is not None else "")
         for one in row.get("recovery") or ()
     )
-    return "; ".join(said) or None
+    outcome = row.get("outcome") or {}
+    cost = (
+        template.format(outcome[key])
+        for key, template in (("gpu_seconds", "{:.0f} GPU-s"), ("loss_ratio", "loss {:.2f} of its forecast"))
+        if outcome.get(key) is not None
+    )
+    return "; ".join((*said, *cost)) or None
 
 
 def _runs_in(control: Path) -> list[dict[str, Any]]:

@@ -56,9 +56,21 @@ def serve(
             show_default="<home>/tokens/operator, made if missing",
         ),
     ] = None,
+    viewer_token_file: Annotated[
+        Path | None,
+        typer.Option("--viewer-token-file", metavar="FILE", help="Token of people who may only look."),
+    ] = None,
     relays: Annotated[
         Path | None,
         typer.Option("--relays", metavar="FILE", help="Relays to SMS gateways, chat robots and the like."),
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option("--prometheus", metavar="URL", help="Where the onsets of alerts are looked for."),
+    ] = None,
+    onset_signals: Annotated[
+        Path | None,
+        typer.Option("--onset-signals", metavar="FILE", help="Signals of an onset.", show_default="shipped"),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain (PEM).")
@@ -66,11 +78,19 @@ def serve(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key (PEM).")
     ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-client-ca", metavar="FILE", help="Authorities of clients' certificates (PEM)."),
+    ] = None,
+    signing_key_file: Annotated[
+        Path | None,
+        typer.Option("--signing-key-file", metavar="FILE", help="Keys that sign the control files."),
+    ] = None,
     home: HomeOption = None,
 ) -> None:
     """Run the controller in the foreground, until it is told to end."""
     # Here and not above: the web framework and the database would slow every other command down.
-    from trainswitch_controller.app import serve as serve_until_told
+    from trainswitch_controller.serving import serve as serve_until_told
     from trainswitch_controller.settings import parse_settings
 
     folder = resolve_home(home)
@@ -90,12 +110,17 @@ def serve(
             "alertmanager_token_file": alertmanager_token_file
             or ensure_token(alertmanager_token_path(folder)),
             "operator_token_file": operator_token_file or ensure_token(operator_token_path(folder)),
+            "viewer_token_file": viewer_token_file,
             "relays": relays,
             "runbooks_dir": runbooks_folder(),
+            "prometheus_url": prometheus,
+            "onset_signals": onset_signals,
             "host": host,
             "port": port,
             "tls_cert": tls_cert,
             "tls_key": tls_key,
+            "tls_client_ca": tls_client_ca,
+            "signing_key_file": signing_key_file,
         }
     )
     raise typer.Exit(serve_until_told(settings))

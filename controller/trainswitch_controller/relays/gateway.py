@@ -29,10 +29,10 @@ class Gateway:
         self.name = name
         self._settings = settings
         self._secrets = {
-            secret: TokenFile(path, f"relay {name}") for secret, path in settings.secrets.items()
+            secret: TokenFile(path, f"relay {name}", shortest=1) for secret, path in settings.secrets.items()
         }
         for secret in self._secrets.values():
-            secret.token()
+            secret.tokens()
 
     def send(self, webhook: Webhook) -> None:
         """Send the text of `webhook`.
@@ -43,7 +43,7 @@ class Gateway:
             TokenError: a secret's file cannot be used.
         """
         settings = self._settings
-        secrets = {name: file.token().decode("utf-8", "replace") for name, file in self._secrets.items()}
+        secrets = {name: file.tokens()[0].decode("utf-8", "replace") for name, file in self._secrets.items()}
         arguments = settings.filled({**secrets, **message(webhook, settings.max_chars)})
         try:
             # A gateway that answers without end is cut off: only the beginning of its answer is read.

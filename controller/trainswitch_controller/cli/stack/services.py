@@ -74,6 +74,7 @@ def launch_of(
             "policy": policy,
             "alertmanager-token-file": alertmanager_token_path(home),
             "operator-token-file": operator_token_path(home),
+            "prometheus": f"http://{addresses['prometheus']}",
         }
         return Launch(
             [sys.executable, *module, *(f"--{option}={value}" for option, value in options.items())],
