@@ -10,6 +10,7 @@ from benchmarks.early_warning import command as early_warning
 from benchmarks.latency import command as latency
 from benchmarks.overhead import command as overhead
 from benchmarks.scale import command as scale
+from benchmarks.storm import command as storm
 from trainswitch.errors import TrainswitchError
 from trainswitch_controller.cli.output import complain
 
@@ -28,6 +29,7 @@ def main() -> int:
     app.command("latency", epilog="Example: scripts/bench latency --json")(latency.run)
     app.command("overhead", epilog="Example: scripts/bench overhead --json")(overhead.run)
     app.command("scale", epilog="Example: scripts/bench scale --ranks 64,256 --fill 0")(scale.run)
+    app.command("storm", epilog="Example: scripts/bench storm --json")(storm.run)
     try:
         app(prog_name="scripts/bench")
     except TrainswitchError as error:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.overhead.bars import EVERYTHING
 from benchmarks.overhead.watchers import Open, monitor, nobody
 from benchmarks.overhead.workload import Workload
+from trainswitch.intervention import guard
 from trainswitch.probes import readout
 
 from gpt import GPTConfig  # isort: skip - the workload has put the examples on the path
@@ -86,8 +87,9 @@ class _LateEvent:
 
 @contextlib.contextmanager
 def _pretended_device() -> Iterator[dict[int, torch.Tensor]]:
-    """Have the readouts copy every tensor; yields the memory they pin, by its address.
+    """Have the readouts copy every tensor, and the guard see none of the host's; yields what they pin.
 
+    That is memory by its address.
     It is kept until the end: memory that was freed would be given to other tensors, whose reads count.
     """
     pinned: dict[int, torch.Tensor] = {}
@@ -101,6 +103,7 @@ def _pretended_device() -> Iterator[dict[int, torch.Tensor]]:
         return pin_and_note
 
     with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(guard, "_in_host_memory", return_value=False))
         for name, replacement in {
             "_is_cuda_tensor": lambda value: isinstance(value, torch.Tensor),
             "_cuda_event": _LateEvent,

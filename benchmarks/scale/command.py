@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.cores import confine
 from benchmarks.scale.measure import Measured, Plan, measure
 from benchmarks.scale.server import SCRAPE_SECONDS
 from benchmarks.scale.watch import Group, quantile
@@ -59,7 +59,7 @@ def run(
     report = Report(as_json=as_json)
     binary = _find(prometheus)
     counts = _numbers(ranks, ranks_of_a_run)
-    _confine(cores)
+    confine(cores)
     found: list[Measured] = []
     for count in counts:
         plan = Plan(count, min(count, ranks_of_a_run), seconds, fill if count == counts[-1] else 0)
@@ -100,14 +100,6 @@ def _numbers(text: str, ranks_of_a_run: int) -> list[int]:
                 f"--ranks {number} is no multiple of --ranks-of-a-run {ranks_of_a_run}: change one of them."
             )
     return numbers
-
-
-def _confine(cores: int) -> None:
-    """Keep this process, and all that it starts, to the first cores that it may use."""
-    allowed = sorted(os.sched_getaffinity(0))
-    if cores > len(allowed):
-        raise WrongOption(f"--cores {cores} is more than the {len(allowed)} that there are: lower it.")
-    os.sched_setaffinity(0, allowed[:cores])
 
 
 def _print(report: Report, found: list[Measured]) -> None:

@@ -70,6 +70,7 @@ class Voice:
         self._aggregator.metrics.add_source(lambda: hardware.readings(local_rank, _CARD))
         self._step = 0
         self._ring.append(Kind.STATE, 0, label="running", at=now)
+        self._ring.append(Kind.GUARD, 0, (1.0,), at=now)
         for number in range(_WARMUP_STEPS):
             self.step(now - (_WARMUP_STEPS - number) * STEP_SECONDS)
         self._aggregator.drain()
