@@ -173,7 +173,7 @@ class AnswerRecord(Record):
     command_id: Mapped[str] = mapped_column(ForeignKey("commands.id"), index=True)
     read_at: Mapped[float]
     session: Mapped[str]
-    """Of the trainer that answered."""
+    """Of the trainer whose ``status.json`` had the answer; an earlier session may have given it."""
     result: Mapped[CommandState]
     step: Mapped[int] = mapped_column(BigInteger)
     at: Mapped[float]

@@ -78,8 +78,9 @@ def test_the_command_line_shows_its_certificate(
         f"--controller=https://127.0.0.1:{server.port}",
         f"--token-file={home.folder}/operator.token",
     ]
-    for name in ("CA_FILE", "CLIENT_CERT_FILE", "CLIENT_KEY_FILE"):
+    for name in ("CA_FILE", "CLIENT_CERT_FILE", "CLIENT_KEY_FILE", "HOME"):
         monkeypatch.delenv(f"TRAINSWITCH_{name}", raising=False)
+    monkeypatch.chdir(home.folder)  # without a controller, runs of the folder here would be told
 
     assert main(command) != 0
     assert "name its authority in $TRAINSWITCH_CA_FILE" in capsys.readouterr().err

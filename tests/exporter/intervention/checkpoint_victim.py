@@ -39,6 +39,7 @@ def live(folder: Path, durable: int, seed: int) -> None:
         # Few steps, so that they are saved again and again, over older ones.
         pin, suspect = dice.random() < 0.1, dice.random() < 0.2
         captured = {"step": step, "weight": torch.full((NUMBERS,), float(step))}
+        os.write(durable, f"+{step}\n".encode())
         store.save(captured, step, kind="suspect" if suspect else "probation", pin=pin, wait=True)
         os.write(durable, f"{step}\n".encode())
         if dice.random() < 0.15:
@@ -50,8 +51,13 @@ def live(folder: Path, durable: int, seed: int) -> None:
                 step = 0
 
 
-def look(folder: Path, last: int | None) -> dict[str, object]:
-    """Open the store as the next session does, and load everything."""
+def look(folder: Path, said: list[str]) -> dict[str, object]:
+    """Open the store as the next session does, and load everything.
+
+    Args:
+        folder: of the checkpoints.
+        said: what the victim said, in order: ``+12`` before a save, ``12`` when it was durable.
+    """
     store = CheckpointStore(folder, RUN, keep=2, probation_steps=3, max_pinned=2)
     broken = []
     for entry in store.entries():
@@ -60,10 +66,13 @@ def look(folder: Path, last: int | None) -> dict[str, object]:
             broken.append(entry.path)
     steps = [entry.step for entry in store.entries()]
     names = [path.name for path in (folder / RUN).iterdir()]
+    last = next((int(line) for line in reversed(said) if line[0] != "+"), None)
+    # Killed between a save and its word: rotation may have let the one before go, since there is a newer one.
+    unsaid = said[-1][0] == "+" and steps[-1:] == [int(said[-1])]
     found: dict[str, object] = {
         "problems": [str(problem) for problem in store.take_problems()],
         "broken": broken,
-        "lost": last if last is not None and last not in steps else None,
+        "lost": last if last is not None and last not in steps and not unsaid else None,
         "entries": len(steps),
         "stable": sum(entry.kind == "stable" for entry in store.entries()),
         "others": [name for name in names if name.startswith(".") or "corrupt" in name],
@@ -93,12 +102,12 @@ def main() -> None:
             live(folder, writable, seed + number)
         os.close(writable)
         with os.fdopen(readable) as durable:
-            first = durable.readline()  # it has begun
+            begun, first = durable.readline().strip(), durable.readline().strip()  # one save is whole
             time.sleep(dice.uniform(0.0, 0.03))
             os.kill(victim, signal.SIGKILL)
             os.waitpid(victim, 0)
-            said = [first, *durable.read().splitlines()]
-        print(json.dumps(look(folder, int(said[-1]))), flush=True)
+            said = [begun, first, *durable.read().splitlines()]
+        print(json.dumps(look(folder, said)), flush=True)
 
 
 if __name__ == "__main__":
