@@ -40,10 +40,12 @@ from trainswitch.statistics.throughput import utilization
 
 logger = logging.getLogger("trainswitch")
 
-DRAIN_INTERVAL_SECONDS = 1.0
-"""Each waking costs the training thread more than the few records of a second do."""
+DRAIN_INTERVAL_SECONDS = 2.0
+"""Each waking costs the training thread more than the few records of a second do; a scrape drains, too."""
+_LISTENED_INTERVAL_SECONDS = 1.0
+"""The same where somebody listens to the records, as a sidecar does for signs of life."""
 _HURRY_SECONDS = 0.05
-_HURRY_SHARE = 8
+_HURRY_SHARE = 16
 _RECORDS_AT_A_TIME = 4
 _MOMENTS_A_DRAIN = 16
 _LEARNING_RATE_ACTIONS = ("reduce_lr", "set_lr")
@@ -71,6 +73,7 @@ class Aggregator:
         config = MonitorConfig.model_validate(meta["config"])
         self._reader = reader
         self._on_record = on_record
+        self._interval = DRAIN_INTERVAL_SECONDS if on_record is None else _LISTENED_INTERVAL_SECONDS
         self._replaying = False
         self._outside: RunState | None = None
         self._lock = threading.Lock()
@@ -164,14 +167,12 @@ class Aggregator:
             self._write_sinks(self._sinks.close)
 
     def _run(self) -> None:
-        pause = DRAIN_INTERVAL_SECONDS
+        pause = self._interval
         while not self._stop.wait(pause):
             with self._lock:
                 taken = self._drain()
             # Thousands of steps a second must not overrun the ring.
-            pause = (
-                _HURRY_SECONDS if taken > self._reader.capacity // _HURRY_SHARE else DRAIN_INTERVAL_SECONDS
-            )
+            pause = _HURRY_SECONDS if taken > self._reader.capacity // _HURRY_SHARE else self._interval
             self._write_sinks(self._sinks.flush)
 
     def _write_sinks(self, write: Callable[[], None]) -> None:
@@ -267,6 +268,7 @@ class Aggregator:
             self._show_statistics()
         self._advance_limits(record.step)
         self._set("train_step", record.step)
+        self._at_scrape.step()
         self._count("train_steps_total")
         self._set("train_last_step_timestamp_seconds", record.time)
         loss = record.get(Value.LOSS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
@@ -21,11 +23,18 @@ _LASTING: dict[str, tuple[bool, Callable[[Statistics], Lasting]]] = {
 """What most of the last steps reach: metric → whether it holds in warm-up, and where it is."""
 
 
+_SLOW_SECONDS = 5.0
+_SLOW_STEPS = 16
+"""Figures of windows of hundreds of steps are worked out anew after so many, or so long a time."""
+
+
 class _Figure(NamedTuple):
     """Some metrics, and what works them out."""
 
     metrics: tuple[str, ...]
     show: Callable[[Statistics], None]
+    slow: bool = False
+    """Whether a few steps more or less hardly change it; these are the dear ones."""
 
 
 class AtScrape:
@@ -38,20 +47,33 @@ class AtScrape:
         self._figures = (
             _Figure(("train_loss_center", "train_loss_sigma"), self._loss_limits),
             _Figure(("train_model_flops_utilization_ratio",), self._utilized),
-            _Figure(("train_loss_slope", "train_loss_slope_stderr", "train_loss_window"), self._trend),
+            _Figure(
+                ("train_loss_slope", "train_loss_slope_stderr", "train_loss_window"), self._trend, slow=True
+            ),
             _Figure(("train_loss_level",), self._level),
             _Figure(tuple(_LASTING), self._lasting),
-            _Figure(("train_loss_autocorrelation",), self._autocorrelation),
-            _Figure(("train_grad_norm_climb_ratio",), self._climb),
-            _Figure(("train_grad_norm_quantile",), self._quantiles),
+            _Figure(("train_loss_autocorrelation",), self._autocorrelation, slow=True),
+            _Figure(("train_grad_norm_climb_ratio",), self._climb, slow=True),
+            _Figure(("train_grad_norm_quantile",), self._quantiles, slow=True),
             _Figure(tuple(f"train_{signal}_streak" for signal in STREAK_SIGNALS), self._streaks),
         )
+        self._slow_due = -math.inf
+        self._slow_steps = 0
+
+    def step(self) -> None:
+        """Note that the statistics have taken another step."""
+        self._slow_steps += 1
 
     def refresh(self, statistics: Statistics) -> None:
-        """Work everything out, and give Python's lock away now and then."""
+        """Work out what may have changed by much, and give Python's lock away now and then."""
+        now = time.monotonic()
+        slow = now >= self._slow_due or self._slow_steps >= _SLOW_STEPS
+        if slow:
+            self._slow_due, self._slow_steps = now + _SLOW_SECONDS, 0
         for figure in self._figures:
-            figure.show(statistics)
-            let_others_run()
+            if slow or not figure.slow:
+                figure.show(statistics)
+                let_others_run()
 
     def refresh_some(self, statistics: Statistics, wanted: Container[str]) -> None:
         """Work out only what the `wanted` metrics need; for logs, beside which nobody trains."""

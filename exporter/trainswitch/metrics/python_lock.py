@@ -7,6 +7,13 @@ from time import perf_counter, sleep
 _TURN_SECONDS = 5e-4
 _MOMENT_SECONDS = 1e-3
 _turn_began = 0.0
+_shared = True
+
+
+def share_with_nobody() -> None:
+    """Keep the lock from now on: no training thread runs in this process."""
+    global _shared
+    _shared = False
 
 
 def let_others_run() -> None:
@@ -17,6 +24,6 @@ def let_others_run() -> None:
     costs a waking, about as much as fifty lines of a scrape do, so there is none after every piece.
     """
     global _turn_began
-    if perf_counter() - _turn_began >= _TURN_SECONDS:
+    if _shared and perf_counter() - _turn_began >= _TURN_SECONDS:
         sleep(_MOMENT_SECONDS)
         _turn_began = perf_counter()

@@ -22,6 +22,7 @@ from trainswitch.metrics.black_box import BlackBox
 from trainswitch.metrics.endpoint import Endpoint
 from trainswitch.metrics.exchange import answer_all
 from trainswitch.metrics.isolated import READY
+from trainswitch.metrics.python_lock import share_with_nobody
 from trainswitch.metrics.watch import RUN_STATE_SEEN, TrainerWatch
 from trainswitch.processes import ProcessState, look
 from trainswitch.recording.records import Record
@@ -145,6 +146,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--restarts", type=int, default=0, help="sidecars of this trainer before this one")
     options = parser.parse_args(arguments)
     _log_to_the_trainer()
+    share_with_nobody()
     reader = RingReader.adopt(options.ring)
     _step_aside((MonitorConfig.model_validate(reader.meta["config"]).sidecar or SidecarConfig()).cpus)
     listener = None if options.listener is None else socket.socket(fileno=options.listener)

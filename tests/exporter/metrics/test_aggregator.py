@@ -66,6 +66,21 @@ def test_every_series_has_run_and_rank_and_a_name_of_the_catalogue() -> None:
             assert not one.name.endswith("_created")
 
 
+def test_windows_of_hundreds_of_steps_are_worked_out_once_in_a_while() -> None:
+    """A scrape a few steps after the last one shows the new loss, and the old trend; 16 steps renew it."""
+    ring, aggregator = build()
+    for number in range(1, 41):
+        step(ring, number, 2.0, 1.0)
+    aggregator.render()
+    for number in range(41, 56):
+        step(ring, number, 2.0 + number, 1.0)
+    text = aggregator.render()
+    assert sample(text, "train_loss") == 57.0
+    assert sample(text, "train_loss_window", stat="max") == 2.0
+    step(ring, 56, 3.0, 1.0)
+    assert sample(aggregator.render(), "train_loss_window", stat="max") == 57.0
+
+
 def test_counters_and_histograms_are_there_before_the_first_step() -> None:
     """increase() cannot see the first increment of a series that did not exist, so all exist at once."""
     _, aggregator = build()
