@@ -66,9 +66,9 @@ class Diary:
 
     def counter(self) -> mmap.mmap:
         """Return the count of executed steps as shared memory; see `count_step`."""
-        if not self._executed.exists():
-            self._executed.write_bytes(_COUNT.pack(0))
-        with self._executed.open("r+b") as handle:
+        with self._executed.open("a+b") as handle:  # all ranks may come here at once
+            if handle.tell() < _COUNT.size:
+                handle.truncate(_COUNT.size)
             return mmap.mmap(handle.fileno(), _COUNT.size)
 
     @property
@@ -78,7 +78,7 @@ class Diary:
             count = self._executed.read_bytes()
         except FileNotFoundError:
             return 0
-        return int(_COUNT.unpack(count)[0]) if count else 0  # it has just been made
+        return int(_COUNT.unpack(count)[0]) if len(count) == _COUNT.size else 0  # it has just been made
 
     def finish(self, **facts: Any) -> None:
         """Say how the run ended."""

@@ -117,7 +117,7 @@ def outcome_of(spec: Spec, diary: Diary, evidence: Evidence) -> Outcome:
     struck = next(iter(diary.events("fault")), None)
     since = struck["at"] if struck is not None else math.inf
     detected = evidence.first_alert(since)
-    restarts = [] if spec.leaves_at else diary.events("restart")
+    restarts = [event for event in diary.events("restart") if event["at"] >= since and not spec.leaves_at]
     if restarts and (detected is None or restarts[0]["at"] < detected[0]):
         detected = restarts[0]["at"], "the launcher"
     answers = [(row["finished_at"], row["action"], _steps_of(row, diary)) for row in evidence.applied(since)]

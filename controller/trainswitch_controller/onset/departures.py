@@ -33,7 +33,7 @@ class Departure:
     excess: float
     """How far outside: the furthest value over the band's edge, or the edge over the value; above 1."""
     step: int | None
-    """Highest step from before `at` whose state is from before it in this course of the run."""
+    """Highest step of this course of the run that was seen within the band."""
     last_step: int | None
     """Of the run at `at`: it left its band in one of the steps after `step` up to this one."""
 
@@ -110,7 +110,7 @@ def _excess(signal: Signal, value: float, edge: float | None) -> float:
 
 
 def _steps(evidence: Evidence, began: float, at: float) -> tuple[int | None, int | None]:
-    """Return the highest step that is surely from before `began`, and the run's step at `began`.
+    """Return the highest step that was surely seen before `began`, and the run's step at `began`.
 
     Where the run has gone back to an earlier step since, what follows that step is from after `began`, too.
     """

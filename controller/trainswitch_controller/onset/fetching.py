@@ -6,6 +6,7 @@ import collections
 import threading
 import time
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Overdue  # the builtin one only since Python 3.11
 
 from trainswitch_controller.errors import PrometheusUnavailable
 from trainswitch_controller.onset.evidence import Evidence, fetch_evidence
@@ -59,7 +60,7 @@ class Fetching:
         if not mine:
             try:
                 return answer.result(timeout=FETCH_S + 1.0)
-            except TimeoutError:
+            except Overdue:
                 raise PrometheusUnavailable("the answer for another alert of the run is overdue.") from None
         try:
             found = fetch_evidence(self._api, self._signals, run, at, FETCH_S)

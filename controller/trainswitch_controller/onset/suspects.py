@@ -47,7 +47,8 @@ def judge(signals: SignalFile, departures: Sequence[Departure], at: float) -> Fi
     shown = departures[:_MAX_DEPARTURES]
     return Finding(
         onset_at=first.at if first is not None else None,
-        onset_step=min(known, default=None),
+        # Loss and gradients of a step are those of the state before its update, which the next one shows.
+        onset_step=max(0, min(known) - 1) if known else None,
         departures=tuple(_departure_view(table[one.signal], one, at) for one in shown),
         suspects=tuple(_suspects(table, departures, at)),
     )
