@@ -1,17 +1,21 @@
-"""Connections that nobody can hold open for nothing, or open without end: uvicorn's protocol with bounds."""
+"""Connections that nobody can hold open for nothing, or open without end: uvicorn with bounds."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import socket
 from typing import ClassVar
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from trainswitch_controller.metrics import Metrics
 from trainswitch_controller.ratelimit import network_of
 
 REQUEST_S = 10.0
-"""How long the head of a request may take from its first byte, or from the connection's beginning."""
+"""How long the head of a request may take from its first byte, or from the connection's beginning; and how
+long the TLS handshake may take before."""
 MAX_CONNECTIONS = 512
 """Of all clients together: below the 1,024 files that a process may usually open, so that the journal can."""
 MAX_PER_CLIENT = 256
@@ -64,6 +68,19 @@ class BoundedProtocol(H11Protocol):
         self._deadline = None
         self.metrics.refused("slow")
         self.transport.abort()
+
+
+class BoundedServer(uvicorn.Server):
+    """Uvicorn's server, where a TLS handshake has an end: before it, no protocol counts the connection."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        if self.config.is_ssl:
+            loop = asyncio.get_running_loop()
+            # Uvicorn has no setting for it, and asyncio waits for a minute.
+            bounded = functools.partial(loop.create_server, ssl_handshake_timeout=REQUEST_S)
+            loop.create_server = bounded  # type: ignore[method-assign]
+        await super().startup(sockets)
 
 
 def bounded_protocol(metrics: Metrics) -> type[BoundedProtocol]:

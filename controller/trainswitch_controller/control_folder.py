@@ -1,17 +1,24 @@
-"""The control folder's path, which knows by which keys the files below it are signed."""
+"""The control folder: where it is, and by which keys the files below it are signed."""
 
 from __future__ import annotations
 
-from pathlib import Path, PosixPath
+import dataclasses
+from pathlib import Path
 
 from trainswitch.intervention.signing import SigningKeys
 
 
-class ControlFolder(PosixPath):
-    """A path like any other: whatever is handed the folder has its keys, too, and cannot leave them out."""
+@dataclasses.dataclass(frozen=True)
+class ControlFolder:
+    """Whatever is handed the folder has its keys, too, and cannot leave them out."""
 
+    path: Path
     keys: SigningKeys | None = None
     """None: the files are not signed, and who owns them is looked at instead."""
+
+    def __str__(self) -> str:
+        """Return the path, for sentences."""
+        return str(self.path)
 
 
 def open_control_folder(path: Path, signing_key_file: Path | None) -> ControlFolder:
@@ -20,12 +27,4 @@ def open_control_folder(path: Path, signing_key_file: Path | None) -> ControlFol
     Raises:
         SecretFileError: the file of keys is not usable.
     """
-    folder = ControlFolder(path)
-    if signing_key_file is not None:
-        folder.keys = SigningKeys(signing_key_file)
-    return folder
-
-
-def keys_of(control_dir: Path) -> SigningKeys | None:
-    """Return the keys by which the files below `control_dir` are signed; None where they are not."""
-    return control_dir.keys if isinstance(control_dir, ControlFolder) else None
+    return ControlFolder(path, SigningKeys(signing_key_file) if signing_key_file is not None else None)

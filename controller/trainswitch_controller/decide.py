@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from trainswitch.errors import RunNameError
 from trainswitch.intervention.commands import check_run_name
+from trainswitch_controller.facts import History, Loaded, Taken, Trouble
 from trainswitch_controller.policy import FINAL_PAUSE, PAUSES, WATCHDOG, AlertRule, Limit, Policy, Rung
 
 Outcome = Literal[
@@ -35,73 +36,6 @@ _PAUSE_LOOK_S = 1.0
 Cause = Literal["ladder", "budget", "resume", "operator"]
 """Why a command exists."""
 BudgetScope = Literal["run", "global"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Trouble:
-    """What `decide` needs of an alert."""
-
-    alertname: str
-    run: str | None
-    """The alert's ``run`` label as it came; None where it has none."""
-    starts_at: float
-    """Unix seconds."""
-    firing: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class Taken:
-    """The newest rung that was taken for the same trouble of the same run."""
-
-    rung: int
-    at: float
-    """When it was decided, in Unix seconds."""
-    carried_out_at: float | None
-    """When the trainer answered; None while it has not."""
-    action: str = ""
-    applied: bool = True
-    """Whether the trainer did what it was told; False where it refused or failed."""
-    step: int | None = None
-    """Of the trainer after it: for a rollback the step that was loaded."""
-
-    def covers(self, starts_at: float) -> bool:
-        """Return whether this rung was taken for an alert that began at `starts_at` (Unix seconds)."""
-        return self.carried_out_at is None or starts_at <= self.carried_out_at
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """The journal's facts that bear on one alert; times are Unix seconds.
-
-    An intervention counts unless it still awaits approval, or ended ``rejected``, ``expired`` or
-    ``superseded``: those the trainer never carried out.
-    """
-
-    episode_resolved: bool = False
-    episode_settled: bool = False
-    episode_over: bool = False
-    """It has not resolved, but the same alert has begun anew since, or nothing was heard of it for long."""
-    awaiting: str | None = None
-    """Id of a command for the same trouble that awaits approval."""
-    last_taken: Taken | None = None
-    tried: frozenset[int] = frozenset()
-    """Rungs that were commanded or proposed for the same trouble since `last_taken` was carried out."""
-    onset_step: int | None = None
-    """The highest step from before the trouble's onset that the run can go back to; None: nobody knows."""
-    rollbacks_in_a_row: int = 0
-    """How many of the trouble's newest rungs were rollbacks, each right after the one before had loaded."""
-    last_trouble_at: float | None = None
-    """When another episode of the same trouble was last heard of."""
-    last_intervention_at: float | None = None
-    """The run's newest intervention, whatever alert caused it."""
-    paused: bool = False
-    """The trainer says that it is paused."""
-    released_at: float | None = None
-    """When the trainer last carried out a ``resume``."""
-    run_interventions: tuple[float, ...] = ()
-    all_interventions: tuple[float, ...] = ()
-    budget_pauses: tuple[float, ...] = ()
-    """When this run was paused because a budget had ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +197,7 @@ def _act(policy: Policy, rule: AlertRule, history: History, trouble: Trouble, no
     number = _next_rung(policy, rule, history, now, lasted=lasted)
     spent = _spent(policy, history, now)
     if spent is None:
-        wanted, reason = _wanted(policy, rule, history, trouble, number)
+        wanted, reason = _wanted(policy, rule, history, trouble, number, lasted=lasted)
         if lasted:
             reason = f"it lasts in spite of rung {number - 1}: {reason}"
     else:
@@ -293,7 +227,7 @@ def _act(policy: Policy, rule: AlertRule, history: History, trouble: Trouble, no
 
 
 def _wanted(
-    policy: Policy, rule: AlertRule, history: History, trouble: Trouble, number: int
+    policy: Policy, rule: AlertRule, history: History, trouble: Trouble, number: int, *, lasted: bool
 ) -> tuple[Rung, str]:
     """Return rung `number` and the sentence that says why, where a rollback did not help a further one."""
     wanted = rule.rung(number)
@@ -306,8 +240,8 @@ def _wanted(
     if not latest and history.onset_step is not None:
         latest = [history.onset_step]
         reason = f"{reason} It began after step {history.onset_step}, so back to before that."
-    loaded = history.last_taken
-    if number > 1 and loaded is not None and _relapsed(policy, loaded, trouble):
+    loaded = history.last_rollback
+    if loaded is not None and _relapsed(policy, loaded, trouble, lasted=lasted):
         if history.rollbacks_in_a_row > 1 or not loaded.step:
             reason = f"{reason} It came back right after rollbacks, so another one would not end it."
             return FINAL_PAUSE, reason
@@ -318,10 +252,16 @@ def _wanted(
     return wanted.model_copy(update={"params": {**wanted.params, "before_step": min(latest)}}), reason
 
 
-def _relapsed(policy: Policy, loaded: Taken, trouble: Trouble) -> bool:
-    if loaded.action != "rollback" or not loaded.applied or loaded.carried_out_at is None:
+def _relapsed(policy: Policy, loaded: Loaded, trouble: Trouble, *, lasted: bool) -> bool:
+    """Return whether the run's last rollback loaded a state that has `trouble` in it.
+
+    One fault has many names: a loss that was unstable may explode the next time, so any alert's rollback
+    counts. Of trouble that began before it, only what has outlasted an answer of its own is known to be more
+    than samples from before.
+    """
+    if trouble.starts_at > loaded.at + policy.relapse_within:
         return False
-    return trouble.starts_at <= loaded.carried_out_at + policy.relapse_within
+    return lasted or trouble.starts_at > loaded.at
 
 
 def _next_rung(policy: Policy, rule: AlertRule, history: History, now: float, *, lasted: bool = False) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trainswitch_controller.decide import Decision, History, Taken, Trouble, budgets, decide
+from trainswitch_controller.decide import Decision, budgets, decide
+from trainswitch_controller.facts import History, Taken, Trouble
 from trainswitch_controller.policy import Mode, Policy
 
 ANY_RUN = "any"

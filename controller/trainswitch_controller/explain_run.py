@@ -6,8 +6,9 @@ import dataclasses
 
 from sqlalchemy import select
 
-from trainswitch_controller.decide import Trouble, decide
+from trainswitch_controller.decide import decide
 from trainswitch_controller.explain import Explanation, Firing, explain
+from trainswitch_controller.facts import Trouble
 from trainswitch_controller.history import gather
 from trainswitch_controller.records import EpisodeRecord
 from trainswitch_controller.unit import Unit

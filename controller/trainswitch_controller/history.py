@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Integer, bindparam, case, exists, func, or_, select
 from sqlalchemy.orm import aliased
 
-from trainswitch_controller.decide import History, Taken
+from trainswitch_controller.facts import History, Loaded, Taken
 from trainswitch_controller.onset import incidents
 from trainswitch_controller.policy import AlertRule
 from trainswitch_controller.records import NEVER_CARRIED_OUT, CommandRecord, EpisodeRecord
@@ -49,6 +49,17 @@ _RUNGS = (
         CommandRecord.cause == "ladder",
         CommandRecord.seq.is_not(None),
         CommandRecord.rung.is_not(None),
+    )
+    .order_by(CommandRecord.seq.desc())
+    .limit(_LOOKED_AT)
+)
+_ROLLBACKS = (
+    select(CommandRecord)
+    .where(
+        _OF_RUN,
+        CommandRecord.action == "rollback",
+        CommandRecord.state == "applied",
+        CommandRecord.seq.is_not(None),
     )
     .order_by(CommandRecord.seq.desc())
     .limit(_LOOKED_AT)
@@ -133,6 +144,7 @@ def _gather(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> History:
             "starts_at": episode.starts_at,
         },
     ).one()
+    last_rollback, in_a_row = _rollbacks(unit, episode, rule)
     undecided = not episode.settled or (taken is not None and taken.covers(episode.starts_at))
     budget = unit.policy.budget
     return History(
@@ -143,7 +155,8 @@ def _gather(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> History:
         last_taken=taken,
         tried=_tried(unit, episode, rungs),
         onset_step=_onset_step(unit, episode, rule),
-        rollbacks_in_a_row=_rollbacks_in_a_row(unit, rule, rungs),
+        last_rollback=last_rollback,
+        rollbacks_in_a_row=in_a_row,
         last_trouble_at=facts.last_trouble_at,
         last_intervention_at=max((at for at, _ in due if at <= unit.now + MAX_SKEW_S), default=None),
         paused=undecided and _paused(unit, episode),
@@ -247,7 +260,6 @@ def _taken(unit: Unit, command: CommandRecord) -> Taken:
         carried_out_at(unit, command),
         action=command.action,
         applied=command.state == "applied",
-        step=command.step,
     )
 
 
@@ -279,7 +291,7 @@ def _onset_step(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> int | No
 
     Where the run keeps no stable checkpoint that is so old, its oldest one has seen least of the trouble.
     """
-    if episode not in unit.session or all(rung.action != "rollback" for rung in rule.ladder):
+    if episode not in unit.session or not _rolls_back(rule):
         return None
     incident = incidents.of_episode(unit.session, episode.fingerprint, episode.starts_at)
     if incident is None or incident.onset_step is None:
@@ -289,20 +301,29 @@ def _onset_step(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> int | No
     return max(incident.onset_step, min(stable, default=0))
 
 
-def _rollbacks_in_a_row(unit: Unit, rule: AlertRule, rungs: Sequence[CommandRecord]) -> int:
+def _rollbacks(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> tuple[Loaded | None, int]:
+    """Return the run's newest rollback, and how many followed one right after the other up to it."""
+    if not _rolls_back(rule):
+        return None, 0
     policy = unit.policy
     wait = max(policy.cooldown_of(rule), policy.escalation_of(rule) or 0.0)
+    newest: Loaded | None = None
     count = 0
     taken_at: float | None = None
-    for command in rungs:
+    for command in unit.session.scalars(_ROLLBACKS, {"run": episode.run}):
         loaded_at = carried_out_at(unit, command)
-        if command.action != "rollback" or command.state != "applied" or loaded_at is None:
+        if loaded_at is None or (
+            taken_at is not None and taken_at > loaded_at + policy.relapse_within + wait
+        ):
             break
-        if taken_at is not None and taken_at > loaded_at + policy.relapse_within + wait:
-            break
+        newest = newest or Loaded(loaded_at, command.step)
         count += 1
         taken_at = command.created_at
-    return count
+    return newest, count
+
+
+def _rolls_back(rule: AlertRule) -> bool:
+    return any(rung.action == "rollback" for rung in rule.ladder)
 
 
 def _paused(unit: Unit, episode: EpisodeRecord) -> bool:

@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, Table, bindparam, insert, or_, select
 
 from trainswitch_controller import followup, orders
 from trainswitch_controller.alerts import Alert, Webhook
-from trainswitch_controller.decide import SETTLING, Decision, History, Outcome, Trouble, decide
+from trainswitch_controller.decide import SETTLING, Decision, Outcome, decide
+from trainswitch_controller.facts import History, Trouble
 from trainswitch_controller.history import MAX_SKEW_S, gather
 from trainswitch_controller.policy import Policy
 from trainswitch_controller.records import DecisionRecord, DeliveryRecord, EpisodeRecord

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from trainswitch_controller.control_folder import ControlFolder
 from trainswitch_controller.intake import Judged
 from trainswitch_controller.journal import Journal
 from trainswitch_controller.metrics import Metrics
@@ -25,7 +25,12 @@ class Ledger:
     """The journal together with what every change of it needs; `now` returns Unix seconds."""
 
     def __init__(
-        self, journal: Journal, policy: Policy, control_dir: Path, metrics: Metrics, now: Callable[[], float]
+        self,
+        journal: Journal,
+        policy: Policy,
+        control_dir: ControlFolder,
+        metrics: Metrics,
+        now: Callable[[], float],
     ) -> None:
         self.journal = journal
         self.policy = policy

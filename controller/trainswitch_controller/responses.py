@@ -143,19 +143,20 @@ class Responses(Collector):
             "answer to an alert of the run. Kept for a day.",
             labels=["run"],
         )
-        if not self.speaks:
-            yield from (family, spent)
-            return
         with self._lock:
-            self._forget()
-            for run, at in sorted(self._spent.items()):
-                spent.add_metric([run], at)
-            for (run, alertname), decided in sorted(self._decided.items()):
-                entered = self._entered.get(decided.command_id or "")
-                labels = [run, alertname, decided.outcome, decided.action, entered.state if entered else ""]
-                family.add_metric(labels, entered.at if entered else decided.at)
+            self._forget()  # by who follows as well: it learns of states, too
+            if self.speaks:
+                self._tell(family, spent)
         yield family
         yield spent
+
+    def _tell(self, family: GaugeMetricFamily, spent: GaugeMetricFamily) -> None:
+        for run, at in sorted(self._spent.items()):
+            spent.add_metric([run], at)
+        for (run, alertname), decided in sorted(self._decided.items()):
+            entered = self._entered.get(decided.command_id or "")
+            labels = [run, alertname, decided.outcome, decided.action, entered.state if entered else ""]
+            family.add_metric(labels, entered.at if entered else decided.at)
 
     def _forget(self) -> None:
         """Drop what is too old."""

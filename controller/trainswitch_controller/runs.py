@@ -19,13 +19,13 @@ from trainswitch.intervention.control_file import (
     status_path,
 )
 from trainswitch.intervention.rights import check_folder
-from trainswitch_controller.control_folder import keys_of
+from trainswitch_controller.control_folder import ControlFolder
 from trainswitch_controller.errors import ControlFolderError
 
 Content = TypeVar("Content", CommandFile, StatusFile)
 
 
-def list_runs(control_dir: Path) -> list[str]:
+def list_runs(control_dir: ControlFolder) -> list[str]:
     """Return the names of all runs that have a folder, sorted.
 
     Raises:
@@ -33,7 +33,9 @@ def list_runs(control_dir: Path) -> list[str]:
     """
     try:
         return sorted(
-            entry.name for entry in control_dir.iterdir() if RUN_NAME.fullmatch(entry.name) and entry.is_dir()
+            entry.name
+            for entry in control_dir.path.iterdir()
+            if RUN_NAME.fullmatch(entry.name) and entry.is_dir()
         )
     except OSError as error:
         raise ControlFolderError(
@@ -42,21 +44,20 @@ def list_runs(control_dir: Path) -> list[str]:
         ) from error
 
 
-def has_folder(control_dir: Path, run: str) -> bool:
+def has_folder(control_dir: ControlFolder, run: str) -> bool:
     """Return whether a trainer has made the folder of `run`, whose name is checked."""
-    return run_folder(control_dir, run).is_dir()
+    return run_folder(control_dir.path, run).is_dir()
 
 
-def load_status(control_dir: Path, run: str) -> StatusFile | None:
+def load_status(control_dir: ControlFolder, run: str) -> StatusFile | None:
     """Return the run's ``status.json``; None where there is none.
 
     Raises:
         ControlFileError: it cannot be used or believed, or holds numbers that no trainer counts to.
     """
-    path = status_path(control_dir, run)
-    keys = keys_of(control_dir)
-    check_folder(path.parent, signed=keys is not None)
-    status = read_status(path, run, keys)
+    path = status_path(control_dir.path, run)
+    check_folder(path.parent, signed=control_dir.keys is not None)
+    status = read_status(path, run, control_dir.keys)
     if status is None:
         return None
     numbers = [status.step, status.epoch, status.applied_seq]
@@ -71,22 +72,21 @@ def load_status(control_dir: Path, run: str) -> StatusFile | None:
     return status
 
 
-def load_commands(control_dir: Path, run: str) -> CommandFile | None:
+def load_commands(control_dir: ControlFolder, run: str) -> CommandFile | None:
     """Return the run's ``commands.json``; None where there is none.
 
     Raises:
         ControlFileError: it cannot be used or believed, or holds numbers that no controller counts to.
     """
-    path = commands_path(control_dir, run)
-    keys = keys_of(control_dir)
-    check_folder(path.parent, signed=keys is not None)
-    content = read_commands(path, run, keys)
+    path = commands_path(control_dir.path, run)
+    check_folder(path.parent, signed=control_dir.keys is not None)
+    content = read_commands(path, run, control_dir.keys)
     if content is not None:
         _check_numbers(path, [content.epoch, *(command.seq for command in content.commands)], [])
     return content
 
 
-def highest_seq(control_dir: Path, run: str) -> int:
+def highest_seq(control_dir: ControlFolder, run: str) -> int:
     """Return the highest sequence number that the run's files have seen; unusable files count as 0."""
     status = _usable(load_status, control_dir, run)
     commands = _usable(load_commands, control_dir, run)
@@ -95,20 +95,15 @@ def highest_seq(control_dir: Path, run: str) -> int:
     return max((0, *answered, *written))
 
 
-def highest_epoch(control_dir: Path) -> int:
-    """Return the highest fencing epoch that any run's files have seen; files that cannot be used count as 0.
-
-    Raises:
-        ControlFolderError: the control folder cannot be listed.
-    """
-    highest = 0
-    for run in list_runs(control_dir):
-        for content in (_usable(load_status, control_dir, run), _usable(load_commands, control_dir, run)):
-            highest = max(highest, content.epoch if content else 0)
-    return highest
+def highest_epoch(control_dir: ControlFolder, run: str) -> int:
+    """Return the highest fencing epoch that the run's files have seen; unusable files count as 0."""
+    found = (_usable(load_status, control_dir, run), _usable(load_commands, control_dir, run))
+    return max(content.epoch if content else 0 for content in found)
 
 
-def _usable(load: Callable[[Path, str], Content | None], control_dir: Path, run: str) -> Content | None:
+def _usable(
+    load: Callable[[ControlFolder, str], Content | None], control_dir: ControlFolder, run: str
+) -> Content | None:
     """Return what `load` returns, and None where the file cannot be used: the dispatcher reports those."""
     try:
         return load(control_dir, run)

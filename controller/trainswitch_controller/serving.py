@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from trainswitch.errors import TrainswitchError
 from trainswitch_controller.app import create_app
-from trainswitch_controller.connections import bounded_protocol
+from trainswitch_controller.connections import BoundedServer, bounded_protocol
 from trainswitch_controller.errors import ServeError
 from trainswitch_controller.settings import Settings
 
@@ -39,7 +39,7 @@ def serve(settings: Settings) -> int:
         app.state.controller.claim()
         listening = _listen(settings)
         with listening, _quiet_signals():
-            server = uvicorn.Server(server_config(app, settings))
+            server = BoundedServer(server_config(app, settings))
             log.info(
                 "listening at %s://%s:%d",
                 "https" if settings.tls_cert else "http",

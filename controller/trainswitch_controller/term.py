@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from trainswitch.intervention.commands import Command
-from trainswitch_controller import orders, runs
+from trainswitch_controller import orders
 from trainswitch_controller.errors import LeadershipLost
 from trainswitch_controller.held import Held
 from trainswitch_controller.ledger import Ledger
@@ -24,17 +24,23 @@ Result = TypeVar("Result")
 _NEWEST = select(func.max(StartRecord.epoch))
 
 
-def take_epoch(ledger: Ledger, policy_sha256: str) -> int:
-    """Begin a term: note its start, and return its epoch, higher than any that journal or files have seen.
+def take_epoch(ledger: Ledger, policy_sha256: str, above: int) -> int:
+    """Begin a term: note its start, and return its epoch, higher than any that the journal has seen.
+
+    Args:
+        ledger: where the start is noted.
+        policy_sha256: what is judged by in this term.
+        above: the highest epoch that the files have seen. They are read before: there may be thousands, and
+            no other controller can write meanwhile.
 
     Raises:
-        ControllerError: the journal or the control folder is not usable.
+        JournalError: it could not be committed.
     """
 
     def begin(session: Session) -> int:
         newest = session.scalars(select(StartRecord).order_by(StartRecord.epoch.desc()).limit(1)).first()
         journaled = newest.epoch if newest is not None else 0
-        epoch = 1 + max(journaled, runs.highest_epoch(ledger.control_dir))
+        epoch = 1 + max(journaled, above)
         session.add(
             StartRecord(
                 epoch=epoch, at=ledger.now(), schema_version=SCHEMA_VERSION, policy_sha256=policy_sha256

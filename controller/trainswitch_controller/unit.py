@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from sqlalchemy.orm import Session
 
 from trainswitch.errors import ControlFileError
 from trainswitch.intervention.control_file import StatusFile
 from trainswitch_controller import runs
+from trainswitch_controller.control_folder import ControlFolder
 from trainswitch_controller.policy import Policy
 from trainswitch_controller.records import CommandRecord, CommandState, RecoveryRecord
 
@@ -20,7 +20,7 @@ class Unit:
 
     session: Session
     policy: Policy
-    control_dir: Path
+    control_dir: ControlFolder
     now: float
     changes: list[tuple[CommandRecord, CommandState]] = dataclasses.field(default_factory=list)
     """Each command with each state it entered, in order."""

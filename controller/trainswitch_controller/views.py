@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from trainswitch.errors import ControlFileError
 from trainswitch_controller import runs
+from trainswitch_controller.control_folder import ControlFolder
 from trainswitch_controller.errors import NotFound
 from trainswitch_controller.onset.views import of_episodes
 from trainswitch_controller.outcome.records import OutcomeRecord
@@ -150,7 +150,7 @@ def episodes(session: Session, run: str | None, limit: int) -> list[Json]:
     ]
 
 
-def all_runs(control_dir: Path) -> list[Json]:
+def all_runs(control_dir: ControlFolder) -> list[Json]:
     """Return every run with what its trainer said last.
 
     Raises:
@@ -159,7 +159,7 @@ def all_runs(control_dir: Path) -> list[Json]:
     return [_run_view(control_dir, run) for run in runs.list_runs(control_dir)]
 
 
-def status_of(control_dir: Path, run: str) -> tuple[Json | None, str | None]:
+def status_of(control_dir: ControlFolder, run: str) -> tuple[Json | None, str | None]:
     """Return ``status.json`` of `run`, or None and, where there is one, the reason why it cannot be used."""
     try:
         status = runs.load_status(control_dir, run)
@@ -168,7 +168,7 @@ def status_of(control_dir: Path, run: str) -> tuple[Json | None, str | None]:
     return (status.model_dump(mode="json", by_alias=True) if status else None), None
 
 
-def _run_view(control_dir: Path, run: str) -> Json:
+def _run_view(control_dir: ControlFolder, run: str) -> Json:
     status, error = status_of(control_dir, run)
     known = status or {}
     view: Json = {"run": run}

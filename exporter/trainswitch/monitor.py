@@ -270,8 +270,9 @@ class Monitor:
 
     def _on_sidecar_restart(self) -> None:
         """Say again what a new sidecar does not find in the ring when it was said long ago."""
-        if self._keeper is not None:
-            self._keeper.tell_again()
+        keeper = self._keeper  # the training thread may let it go
+        if keeper is not None:
+            keeper.tell_again()
         self._tell_guard()
         self._tell_actions()
         said = None
@@ -424,6 +425,7 @@ class Monitor:
             self._record_step(start, loss, grad_norm, samples, tokens, epoch, loss_scale, skipped)
         except Exception as error:  # noqa: BLE001 - the monitor's own trouble never ends a training
             self._report("step", f"a step was not recorded: {type(error).__name__}: {error}")
+        self._clip.end_step()  # recorded or not, or the ranks would end it at different steps
         if self._keeper is not None:
             self._keeper.keep(interventions.step, interventions.capture)
         if self._ranks is not None:
@@ -446,9 +448,9 @@ class Monitor:
         skipped: str | None,
     ) -> None:
         if self._micro:
+            micro, self._micro = self._micro, []
             if loss is None:
-                loss = sum(self._micro) / len(self._micro)
-            self._micro = []
+                loss = sum(micro) / len(micro)
         clipped_at = None
         scaling: tuple[Scalar, ...] = ()
         if self._probes is not None:
@@ -491,7 +493,6 @@ class Monitor:
             ),
         )
         self._feed.waited = 0.0
-        self._clip.end_step()
         if self._probes is not None:
             self._readout.submit(step, (loss, grad_norm, *scaling))
             self._probes.end_step(step.number)
@@ -582,8 +583,9 @@ class Monitor:
         if now >= self._control_read_due:  # not at every look: a record costs more than it says
             self._control_read_due = now + _CONTROL_READ_SECONDS
             self._record(Kind.CONTROL_READ)
-        if self._keeper is not None:
-            self._keeper.tell()
+        keeper = self._keeper  # the training thread may let it go
+        if keeper is not None:
+            keeper.tell()
 
     def _boundary(self) -> None:
         """Carry commands out; while they leave the run paused, wait for more."""

@@ -61,14 +61,16 @@ def further_state(
     """Return everything besides model, optimizer and scheduler that a checkpoint holds, by name.
 
     Raises:
-        ConfigError: `state` has a name that `data` takes.
+        ConfigError: `state` has a name that `scaler` or `data` takes.
     """
-    named: dict[str, HasStateDict] = {} if scaler is None else {"scaler": scaler}
-    if data is not None:
-        if DATA_PART in (state or {}):
-            raise ConfigError(f"state has {DATA_PART!r}, and so has data=: give that state another name.")
-        named[DATA_PART] = data
-    return {**named, **(state or {})}
+    state = state or {}
+    named: dict[str, HasStateDict] = {}
+    for name, part in (("scaler", scaler), (DATA_PART, data)):
+        if part is not None:
+            if name in state:
+                raise ConfigError(f"state has {name!r}, and so has {name}=: give that state another name.")
+            named[name] = part
+    return {**named, **state}
 
 
 def parameter_count(config: MonitorConfig, model: torch.nn.Module | None) -> int | None:

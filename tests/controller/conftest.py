@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from sqlalchemy import select
 
 from trainswitch.intervention.commands import CommandOutcome, CommandResult
@@ -29,6 +28,7 @@ from trainswitch.intervention.control_file import (
 from trainswitch_controller import views
 from trainswitch_controller.alerts import Webhook
 from trainswitch_controller.app import create_app
+from trainswitch_controller.connections import BoundedServer
 from trainswitch_controller.records import DecisionRecord
 from trainswitch_controller.service import Controller
 from trainswitch_controller.serving import server_config
@@ -213,7 +213,7 @@ class Server:
     def __init__(self, home: Home, settings: Settings) -> None:
         self.home = home
         self.app = app = create_app(settings)
-        self._server = uvicorn.Server(server_config(app, settings))
+        self._server = BoundedServer(server_config(app, settings))
         self.controller: Controller = app.state.controller
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]

@@ -444,7 +444,7 @@ def test_no_payload_makes_the_controller_fail(home: Any, make_server: Make) -> N
     home.trainer()
     server = make_server()
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         (odd_webhooks | json_values).map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass"))
         | st.binary(max_size=200)

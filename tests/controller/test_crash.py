@@ -124,7 +124,7 @@ def test_killed_at_any_instant(home: Any, tools: Any, process: Process) -> None:
     process.start()
     waiting = [tools.webhook(tools.alert(run=trainer.run, starts_at=time.time())) for trainer in trainers]
     episodes = len(waiting)
-    for _ in range(8):
+    for _ in range(6):
         deadline = time.monotonic() + chance.uniform(0.0, 0.15)
         while time.monotonic() < deadline:
             body = chance.choice(waiting)

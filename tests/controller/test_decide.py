@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainswitch_controller.decide import Decision, History, Taken, Trouble, decide
+from trainswitch_controller.decide import Decision, decide
+from trainswitch_controller.facts import History, Taken, Trouble
 from trainswitch_controller.policy import Policy
 
 NOW = 1_700_000_000.0

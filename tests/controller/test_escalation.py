@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainswitch_controller.decide import Decision, History, Taken, Trouble, decide
+from trainswitch_controller.decide import Decision, decide
+from trainswitch_controller.facts import History, Loaded, Taken, Trouble
 from trainswitch_controller.policy import Policy
 from trainswitch_controller.service import Order
 
@@ -34,17 +35,26 @@ def policy(**changes: Any) -> Policy:
     return Policy.model_validate({"version": 1, "alerts": {"Unstable": {**rule, **changes}}})
 
 
-def judge(taken: Taken, *, rules: Policy | None = None, began: float | None = None, **facts: Any) -> Decision:
+def judge(
+    taken: Taken,
+    *,
+    rules: Policy | None = None,
+    began: float | None = None,
+    step: int | None = 500,
+    **facts: Any,
+) -> Decision:
     """Decide about a settled episode that began before `taken` was carried out, or one that begins later."""
     lasting = began is None
+    if taken.action == "rollback" and taken.applied and taken.carried_out_at is not None:
+        facts = {"last_rollback": Loaded(taken.carried_out_at, step), **facts}
     history = History(last_taken=taken, episode_settled=lasting, last_trouble_at=NOW - 1.0, **facts)
     trouble = Trouble("Unstable", "demo", taken.at - 1.0 if began is None else began)
     return decide(rules or policy(), history, trouble, NOW)
 
 
-def rolled_back(ago: float, *, rung: int = 1, step: int | None = 500, applied: bool = True) -> Taken:
+def rolled_back(ago: float, *, rung: int = 1, applied: bool = True) -> Taken:
     """A rollback that was carried out so many seconds ago."""
-    return Taken(rung, NOW - ago - 1.0, NOW - ago, action="rollback", applied=applied, step=step)
+    return Taken(rung, NOW - ago - 1.0, NOW - ago, action="rollback", applied=applied)
 
 
 class TestLasting:
@@ -121,12 +131,42 @@ class TestBreaker:
     @pytest.mark.parametrize("step", [0, None])
     def test_without_an_earlier_step_the_run_is_paused(self, step: int | None) -> None:
         """There is nothing before the first step, and nothing known without a step."""
-        assert judge(rolled_back(200.0, step=step), began=NOW - 1.0).action == "pause"
+        assert judge(rolled_back(200.0), began=NOW - 1.0, step=step).action == "pause"
 
     def test_a_step_that_the_policy_names_stays(self) -> None:
         """Who names a checkpoint gets that one."""
         named = policy(ladder=[{"action": "rollback", "params": {"step": 100}}] * 3)
         assert judge(rolled_back(200.0), rules=named, began=NOW - 1.0).params == {"step": 100}
+
+    @pytest.mark.parametrize(
+        ("began", "params"),
+        [
+            (NOW - 199.0, {"before_step": 499}),
+            (NOW - 1.0, {"before_step": 499}),
+            (NOW - 201.0, {}),  # from before it: the samples may be as well
+        ],
+    )
+    def test_a_rollback_for_another_alert_counts(self, began: float, params: dict[str, Any]) -> None:
+        """Trouble that begins right after any rollback was in the checkpoint, whatever its name."""
+        history = History(last_rollback=Loaded(NOW - 200.0, 500))
+        decision = decide(policy(), history, Trouble("Unstable", "demo", began), NOW)
+        assert (decision.rung, decision.action, decision.params) == (1, "rollback", params)
+
+    def test_long_after_a_rollback_for_another_alert_the_newest_checkpoint_is_taken(self) -> None:
+        """What begins after relapse_within says nothing about what was loaded."""
+        history = History(last_rollback=Loaded(NOW - 602.0, 500))
+        assert decide(policy(), history, Trouble("Unstable", "demo", NOW - 1.0), NOW).params == {}
+
+    def test_trouble_that_outlasts_its_own_rung_and_a_rollback_goes_further_back(self) -> None:
+        """An alert that lasts has outlasted a rollback for another one meanwhile, too."""
+        lowered = Taken(1, NOW - 701.0, NOW - 700.0, action="reduce_lr")
+        decision = judge(lowered, last_rollback=Loaded(NOW - 300.0, 500))
+        assert (decision.rung, decision.params) == (2, {"before_step": 499})
+
+    def test_rollbacks_for_several_alerts_end_in_a_pause_as_well(self) -> None:
+        """Two rollbacks that did not help are enough, under whatever names the fault shows."""
+        history = History(last_rollback=Loaded(NOW - 200.0, 500), rollbacks_in_a_row=2)
+        assert decide(policy(), history, Trouble("Unstable", "demo", NOW - 1.0), NOW).action == "pause"
 
 
 class TestHeld:
@@ -298,6 +338,24 @@ def test_a_relapse_asks_the_trainer_for_an_earlier_checkpoint(home: Any, make_lo
     loop = make_loop()
     for _ in range(3):
         loop.fire()
+        loop.tick()
+        trainer.poll()
+        loop.tick(30.0)
+    asked = [(command["action"], command["params"]) for command in loop.commands()]
+    assert asked == [("rollback", {}), ("rollback", {"before_step": 99}), ("pause", {})]
+
+
+def test_a_relapse_under_other_names_is_one(home: Any, make_loop: MakeLoop) -> None:
+    """Three alerts one after the other, each right after a rollback: back, further back, then a pause."""
+    names = ("TrainLossUnstable", "TrainGradientExplosion", "TrainNonFinite")
+    home.write_policy(
+        "version: 1\ncooldown: 0s\nalerts:\n"
+        + "".join(f"  {name}: {{ladder: [{{action: rollback}}]}}\n" for name in names)
+    )
+    trainer = home.trainer()
+    loop = make_loop()
+    for name in names:
+        loop.fire(name)
         loop.tick()
         trainer.poll()
         loop.tick(30.0)

@@ -212,8 +212,8 @@ class Trainers:
 
 @pytest.fixture
 def trainers(home: Any) -> Iterator[Trainers]:
-    """20 runs."""
-    trainers = Trainers(home, 20)
+    """12 runs."""
+    trainers = Trainers(home, 12)
     yield trainers
     trainers.end()
 
@@ -241,7 +241,7 @@ def test_another_takes_over(
     start: Callable[[str], Replica],
     trainers: Trainers,
 ) -> None:
-    """The leader dies, or stands still, amid 100 alerts that reach both: each is acted on exactly once."""
+    """The leader dies, or stands still, amid 60 alerts that reach both: each is acted on exactly once."""
     home.write_policy(POLICY.format(budget=1000))
     url = cluster.database()
     leader, follower = start(url), start(url)
@@ -255,7 +255,7 @@ def test_another_takes_over(
     taken_over: list[float] = []
 
     def strike() -> None:
-        eventually(lambda: len(follower.commands()) > 30)
+        eventually(lambda: len(follower.commands()) > 20)
         leader.process.send_signal(number)
         struck = time.monotonic()
         eventually(follower.leads)
@@ -412,7 +412,7 @@ def test_a_leader_that_is_replaced_while_it_looks_writes_nothing(
         assert second._dispatcher._leads()
         return commands
 
-    monkeypatch.setattr(first._dispatcher, "_expire", replaced)
+    monkeypatch.setattr(first._dispatcher._carrier, "_expire", replaced)
     first._dispatcher.look()
     assert not commands_path(home.control, "demo").exists()
     assert (first._dispatcher.epoch, first._dispatcher.follows) == (None, True)

@@ -524,7 +524,7 @@ def test_a_fault_in_the_dispatcher_is_visible_and_survived(
     dispatcher = loop.controller._dispatcher
     loop.fire()
     with monkeypatch.context() as patch:
-        patch.setattr(dispatcher, "_serve", lambda *_: 1 / 0)
+        patch.setattr(dispatcher._carrier, "serve", lambda *_: 1 / 0)
         dispatcher.look()
     assert any("this is a bug" in problem for problem in loop.controller.problems())
     dispatcher.look()

@@ -55,6 +55,18 @@ def test_a_response_follows_its_command(
     assert shown(responses)["demo", "TrainNonFinite"][:3] == ("acted", "pause", "applied")
 
 
+def test_who_follows_forgets_too(home: Any, make_controller: MakeController, tools: Any, clock: Any) -> None:
+    """A controller that takes in alerts for another one that leads does not remember them for ever."""
+    home.trainer()
+    controller = make_controller()
+    responses = controller.metrics.responses
+    controller.metrics.lead(leads=False)
+    fire(controller, tools, clock)
+    assert (shown(responses), len(responses._decided), len(responses._entered)) == ({}, 1, 1)
+    clock.time += KEPT_S + 1.0
+    assert (shown(responses), responses._decided, responses._entered) == ({}, {}, {})
+
+
 @pytest.mark.parametrize("mode", ["observe", "approve"])
 def test_what_was_not_commanded_is_said_too(
     home: Any, make_controller: MakeController, tools: Any, clock: Any, mode: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import httpx
 import pytest
 import trustme
 
+from trainswitch_controller import connections
 from trainswitch_controller.cli import main
 from trainswitch_controller.errors import ServeError, SettingsError
 
@@ -61,6 +64,17 @@ def test_a_client_needs_a_certificate(certificates: Certificates, make_server: C
     for own in (None, certificates.stranger):
         with pytest.raises(httpx.TransportError):
             ask(server, certificates, own)
+
+
+def test_a_handshake_that_does_not_come_is_not_waited_for(
+    certificates: Certificates, make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who connects and says nothing is cut off before TLS as well, where no connection is counted yet."""
+    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    server = make_server(**certificates.server)
+    silent = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    with silent, contextlib.suppress(ConnectionResetError):
+        assert silent.recv(1) == b""
 
 
 def test_the_command_line_shows_its_certificate(

@@ -14,6 +14,8 @@ from tests.grafana.queries import PanelQuery, panel_queries
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 DASHBOARDS = Path(__file__).parents[2] / "grafana" / "dashboards"
+SHORT = "250"
+"""Steps of a run that need not fill a dashboard."""
 
 MAY_BE_EMPTY = {
     "trainswitch-run": {
@@ -118,7 +120,7 @@ def test_every_panel_has_something_to_show(saved: dict[str, Any], uid: str) -> N
 
 def test_a_learning_rate_gone_mad_is_paused_and_saved(demo: Demo) -> None:
     """Gradients that explode lead to a pause with a snapshot; the operator goes back from there."""
-    told = demo("--fault", "lr-explosion")
+    told = demo("--fault", "lr-explosion", "--steps", SHORT)
     assert told["recovered"]
     assert told["alerts"] == ["TrainGradientExplosion"]
     assert told["actions"] == ["pause_and_snapshot"]
@@ -126,6 +128,6 @@ def test_a_learning_rate_gone_mad_is_paused_and_saved(demo: Demo) -> None:
 
 def test_a_healthy_run_is_left_alone(demo: Demo) -> None:
     """Without a fault there is not one intervention."""
-    told = demo("--fault", "none")
+    told = demo("--fault", "none", "--steps", SHORT)
     assert told["interventions"] == 0
     assert told["recovered"]

@@ -30,10 +30,10 @@ LATE = 0.75
 ROWS = tuple(
     Row(
         step=number,
-        loss=math.nan if number == 90 else 9.0 if 45 <= number < 60 else 2.0 + number * 7 % 11 / 100,
-        grad_norm=300.0 if 70 <= number < 76 else 1.0 + number * 5 % 7 / 50,
+        loss=math.nan if number == 76 else 9.0 if 36 <= number < 50 else 2.0 + number * 7 % 11 / 100,
+        grad_norm=300.0 if 60 <= number < 66 else 1.0 + number * 5 % 7 / 50,
     )
-    for number in range(1, 111)
+    for number in range(1, 93)
 )
 Times = dict[tuple[str, str], list[tuple[float, float]]]
 """(alert, severity) → when it began to fire and was last seen firing, in seconds since the first row."""

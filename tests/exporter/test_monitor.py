@@ -478,3 +478,50 @@ def test_attach_is_the_public_face(home: Path) -> None:
     with trainswitch.attach(run="x", config={"server": {"port": 0, "linger_seconds": 0}}) as switch:
         switch.step(1.0)
     assert isinstance(switch, trainswitch.Monitor)
+
+
+def test_a_snapshot_that_has_to_wait_copies_nothing(loop: Loop) -> None:
+    """While a periodic save is written, the command waits; the state is copied once, when its turn comes."""
+    held = threading.Event()
+    copies: list[int] = []
+    store, training = loop.monitor._store, loop.monitor._training
+    assert training is not None
+    store._writer._judge = lambda _: "" if held.wait(30) else "never"  # type: ignore[union-attr]
+    capture = training.capture
+
+    def counted(meta: dict[str, Any]) -> dict[str, Any]:
+        copies.append(meta["step"])
+        return capture(meta)
+
+    training.capture = counted  # type: ignore[method-assign]
+    loop.train(10)
+    loop.command("snapshot")
+    loop.train(5)
+    assert copies == [10]
+    held.set()
+    assert copies.count(int(loop.answered().detail.removeprefix("saved step ").rstrip("."))) == 1
+
+
+def test_a_snapshot_is_not_answered_by_the_save_before_it(loop: Loop) -> None:
+    """A periodic save that is just ending has an answer of its own, which is nobody's."""
+    entered, held = threading.Event(), threading.Event()
+    keeper = loop.monitor._keeper
+    assert keeper is not None
+    tell = keeper.on_saved
+
+    def slowly(result: Any) -> None:
+        entered.set()
+        assert held.wait(30)
+        tell(result)
+
+    keeper.on_saved = slowly
+    loop.train(10)
+    assert entered.wait(30)
+    loop.command("snapshot")
+    loop.train(2)
+    held.set()
+    answer = loop.answered()
+    step = int(answer.detail.removeprefix("saved step ").rstrip("."))
+    assert (answer.result, answer.detail) == ("applied", f"saved step {step}.")
+    assert step > 10
+    assert step in [entry.step for entry in loop.status().checkpoints]

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from trainswitch_controller import intake, orders
 from trainswitch_controller.alerts import Alert, Webhook
+from trainswitch_controller.control_folder import ControlFolder
 from trainswitch_controller.policy import Policy
 from trainswitch_controller.records import CommandRecord, DecisionRecord, EpisodeRecord, Record
 from trainswitch_controller.replay.model import Episode, Intervention, ReplayedRun, ReplayResult
@@ -53,7 +54,7 @@ def _of_run(run: ReplayedRun, policy: Policy, pace: float) -> tuple[Intervention
     try:
         Record.metadata.create_all(engine)
         with tempfile.TemporaryDirectory() as folder, Session(engine) as session:
-            unit = Unit(session, policy, Path(folder), now=0.0)
+            unit = Unit(session, policy, ControlFolder(Path(folder)), now=0.0)
             _play(unit, sent)
             return tuple(_interventions(session, run, pace))
     finally:

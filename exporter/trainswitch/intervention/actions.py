@@ -156,7 +156,8 @@ class Interventions(RunActions):
     def answer(self, command: Command, result: CommandResult, detail: str) -> None:
         """Acknowledge `command`; it is then no longer pending."""
         now = time.time()
-        detail = detail[:MAX_DETAIL]
+        # An error may quote a file's name that is no valid text, which no JSON holds.
+        detail = detail.encode(errors="replace").decode()[:MAX_DETAIL]
         outcome = CommandOutcome(
             id=command.id,
             seq=command.seq,

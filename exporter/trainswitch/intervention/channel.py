@@ -170,13 +170,13 @@ class ControlChannel:
                 key=lambda command: command.seq,
             )
             self.pending = tuple(pending)
-        if pending:
-            self._arrived.set()
+            if pending:  # under the lock: `answer` clears it there, or a pause would never sleep again
+                self._arrived.set()
 
     def answers(self) -> list[dict[str, Any]]:
         """Return the answers given so far, the newest last, for a checkpoint: their effects are in it."""
-        with self._lock:
-            return [outcome.model_dump() for outcome in self._results]
+        # Without the lock, which is held while status.json is written, for as long as a disk may hang.
+        return [outcome.model_dump() for outcome in self._results]
 
     def inherit(self, answers: Sequence[Mapping[str, Any]]) -> None:
         """Take over the answers in a checkpoint that was loaded; those on the disk may be older."""
@@ -234,7 +234,7 @@ class ControlChannel:
                 write_control_file(self._status, status, self._keys)
             except ControlFileError as error:
                 self._report("status", error)
-                if not self._folder.is_dir():
+                if not os.path.isdir(self._folder):  # noqa: PTH112 - Path.is_dir() raises where access is denied
                     self._let_go()
                 return
             self._dirty = False

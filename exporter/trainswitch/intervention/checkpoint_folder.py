@@ -18,7 +18,6 @@ from trainswitch.errors import CheckpointError
 from trainswitch.files import fsync_folder
 from trainswitch.intervention.checkpoint_files import (
     CHECKPOINT_FOLDER,
-    Manifest,
     disk_error,
     read_manifest,
     set_aside,
@@ -45,13 +44,16 @@ class CheckpointFolder:
     def find(self) -> tuple[list[CheckpointEntry], list[CheckpointError]]:
         """Return what is there after tidying up, and what could not be used or tidied up."""
         entries, problems = [], self.tidy_up()
-        for child in self.path.glob("step-*"):
-            if CHECKPOINT_FOLDER.fullmatch(child.name):
-                try:
-                    entries.append(read_manifest(child, self._run).entry(child))
-                except CheckpointError as error:
-                    problems.append(error)
+        for folder in self.folders():
+            try:
+                entries.append(read_manifest(folder, self._run).entry(folder))
+            except CheckpointError as error:
+                problems.append(error)
         return entries, problems
+
+    def folders(self) -> list[Path]:
+        """Return those of whole checkpoints, readable or not."""
+        return [path for path in self.path.glob("step-*") if CHECKPOINT_FOLDER.fullmatch(path.name)]
 
     def tidy_up(self) -> list[CheckpointError]:
         """Undo or end what a killed session was about; return what could not be read or removed."""
@@ -126,13 +128,6 @@ class CheckpointFolder:
         except OSError as error:
             what = entry.kind + (" and pinned" if entry.pinned else "")
             raise disk_error(f"cannot mark the checkpoint {folder} as {what}", error) from error
-
-    def manifests(self) -> Iterator[Manifest]:
-        """Read the manifests of all checkpoints that can be read."""
-        for child in self.path.glob("step-*"):
-            if CHECKPOINT_FOLDER.fullmatch(child.name):
-                with contextlib.suppress(CheckpointError):
-                    yield read_manifest(child, self._run)
 
 
 def _swap(new: Path, target: Path, old: Path, *, replaces: bool) -> None:

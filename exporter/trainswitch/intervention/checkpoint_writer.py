@@ -79,7 +79,7 @@ class CheckpointWriter:
             entries: which checkpoints there are.
             changed: guards `entries`; notified when a save has ended.
             judge: returns where a captured state holds NaN or infinity; empty where it does not.
-            on_saved: called once for every save that was begun, before a waiting `save` returns.
+            on_saved: called once for every save that was begun, before the next one can begin.
             report: hears of what no call raises and no `SaveResult` tells; called without the lock.
         """
         self._run = run
@@ -120,9 +120,9 @@ class CheckpointWriter:
                     "busy",
                     f"checkpoint of step {save.step} was not saved: the store of {self._run!r} is closed.",
                 )
+            self._wake()
             self._list.now = save.step
             self._list.unborn = self._pending = save
-            self._wake()
         if wait:
             save.done.wait()
             if save.error is not None:
@@ -131,8 +131,9 @@ class CheckpointWriter:
     def record(self) -> None:
         """Write down what the manifests do not say yet; called with the lock held."""
         if self._list.unrecorded:
-            self._record = True
-            self._wake()
+            with contextlib.suppress(RuntimeError):  # no thread can be started: with the next save or change
+                self._wake()
+                self._record = True
 
     def close(self, timeout: float) -> None:
         """Finish the save in progress and end the thread; see `CheckpointStore.close`."""
@@ -153,11 +154,17 @@ class CheckpointWriter:
     # ── the writer's thread ───────────────────────────────────────────────────────────────────────────
 
     def _wake(self) -> None:
+        """Have the thread look, once the lock is free, at what there is to do.
+
+        Raises:
+            RuntimeError: it cannot be started; a limit on threads, say. There must be nothing to do then.
+        """
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._work, name=f"trainswitch-checkpoints-{self._run}", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread
         self._changed.notify_all()
 
     def _work(self) -> None:
@@ -200,13 +207,13 @@ class CheckpointWriter:
         )
         if entry is not None:
             self._rotate()
-        with self._changed:
-            self._list.unborn = self._pending = None
-        if self._on_saved is not None:
+        if self._on_saved is not None:  # while it is busy: nobody takes this result for that of a newer save
             try:
                 self._on_saved(result)
             except Exception as error:  # noqa: BLE001 - a caller's mistake must not end the saving
                 self._report(CheckpointError("state", f"on_saved failed with {error!r}: mend it."))
+        with self._changed:
+            self._list.unborn = self._pending = None
         save.done.set()
 
     def _publish(self, save: Save) -> tuple[CheckpointEntry, str]:

@@ -55,8 +55,8 @@ class CheckpointStore:
             probation_steps: how many steps a checkpoint waits before it is stable, at least 1.
             max_pinned: how many checkpoints can be pinned at a time, at least 1.
             judge: returns where a captured state holds NaN or infinity; called by the writer's thread.
-            on_saved: called by the writer's thread once for every save that was begun, before a waiting
-                `save` returns; of the store's methods it may call `entries` and `take_problems` only.
+            on_saved: called by the writer's thread once for every save that was begun, before the next one
+                can begin; of the store's methods it may call `entries` and `take_problems` only.
 
         Raises:
             RunNameError: `run` cannot be a folder.

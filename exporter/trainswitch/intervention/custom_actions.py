@@ -58,7 +58,9 @@ class CustomActions:
 
         def act(given: dict[str, Any]) -> str:
             parsed = parse_params(name, model, given)
-            return handler(None if params is None else parsed) or f"{name} was carried out."
+            said = handler(None if params is None else parsed)
+            # Whatever a handler returns: it has acted, and that must be answered.
+            return ("" if said is None else str(said)) or f"{name} was carried out."
 
         self._deeds[name] = Deed(check=check, act=act)
 

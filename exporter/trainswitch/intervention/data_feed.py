@@ -82,9 +82,14 @@ class DataFeed:
         """Try whether `rewind` can have an effect.
 
         Raises:
-            ActionRefused: the loop does not go through `batches`.
+            ActionRefused: the loop does not go through `batches`, or gave it what begins only once.
         """
-        self._trained_on("the data cannot be rewound")
+        loader = self._trained_on("the data cannot be rewound").loader
+        if isinstance(loader, Iterator) and not hasattr(loader, "load_state_dict"):
+            raise ActionRefused(
+                f"the data cannot be rewound, because switch.batches() was given an iterator "
+                f"({type(loader).__name__}), which begins only once: give it the loader."
+            )
 
     def rewind(self) -> None:
         """Take a new iterator of the loader that is trained on: its position has been put back."""

@@ -126,15 +126,16 @@ class FollowerStore:
             raise CheckpointError(
                 "busy", f"rank {self._rank}'s part of step {step} was not saved: the last is not done yet."
             )
-        with self._changed:
-            self._unwritten += 1
-        self._writer = threading.Thread(
+        writer = threading.Thread(
             target=self._work,
             args=(captured, step, self._writer),
             name=f"trainswitch-rank-{self._run}",
             daemon=True,
         )
-        self._writer.start()
+        with self._changed:
+            writer.start()  # which a limit on threads may refuse: nothing has begun then
+            self._writer = writer
+            self._unwritten += 1
         if wait:
             self.finish()
             if self._error is not None:
@@ -195,18 +196,16 @@ class FollowerStore:
                 "state",
                 f"rank {self._rank}'s part of step {step} cannot be written by torch.save: {error!r}.",
             )
-        if self._on_saved is not None:
-            self._on_saved(
-                SaveResult(
-                    step=step,
-                    seconds=time.monotonic() - started,
-                    error=self._error,
-                    nonfinite=nonfinite,
-                )
-            )
-        with self._changed:
-            self._unwritten -= 1
-            self._changed.notify_all()
+        result = SaveResult(
+            step=step, seconds=time.monotonic() - started, error=self._error, nonfinite=nonfinite
+        )
+        try:
+            if self._on_saved is not None:
+                self._on_saved(result)
+        finally:
+            with self._changed:
+                self._unwritten -= 1
+                self._changed.notify_all()
         self._rotate()
 
     def _write(self, captured: dict[str, Any], step: int, nonfinite: str) -> None:
@@ -229,19 +228,25 @@ class FollowerStore:
             )
 
     def _rotate(self) -> None:
-        """Delete the parts that belong to no checkpoint of rank 0, and to none that it is writing."""
+        """Delete the parts that belong to no checkpoint of rank 0, and to no step of unknown ones."""
         with contextlib.suppress(OSError):
-            needed = {part_name(whole.step, whole.moment) for whole in self._checkpoints.manifests()}
-            drafts = {
+            spared = {  # looked for first: one that is published meanwhile is a checkpoint below
                 path.name.removeprefix(NEW).partition(".")[0]
                 for path in self._checkpoints.path.glob(f"{NEW}*")
             }
+            needed = set()
+            for folder in self._checkpoints.folders():
+                try:
+                    whole = read_manifest(folder, self._run)
+                    needed.add(part_name(whole.step, whole.moment))
+                except CheckpointError:  # for the moment, perhaps: its part would be missed later
+                    spared.add(folder.name.partition(".")[0])
             held = sorted(
                 (path for path in self._own.path.glob("step-*") if _PART.fullmatch(path.name)),
                 key=lambda path: path.stat().st_mtime_ns,
             )
             for path in held[:-_KEPT]:
-                if path.name not in needed and path.name.partition(".")[0] not in drafts:
+                if path.name not in needed and path.name.partition(".")[0] not in spared:
                     self._own.delete(path)
 
     def _read_vouched(self, part: RankPart) -> dict[str, Any]:

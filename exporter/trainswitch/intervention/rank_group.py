@@ -149,7 +149,7 @@ class RankGroup:
         """Return what each rank says, in the order of the ranks; texts are cut at 1,000 bytes."""
         import torch
 
-        text = word.text.encode()[: _WORD_BYTES - 1]
+        text = word.text.encode(errors="replace")[: _WORD_BYTES - 1]
         mine = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
         mine[: len(text) + 1] = torch.tensor([int(word.ok), *text], dtype=torch.uint8)
         every = [torch.empty_like(mine) for _ in range(self.size)]

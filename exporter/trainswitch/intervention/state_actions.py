@@ -94,8 +94,10 @@ class StateActions:
             CheckpointError: a part of the state cannot be saved, or another save is in progress.
         """
         training, store = self.checkpoints()
-        self._saved = None
         wait = self._follows and not training.spread
+        if not wait:
+            _check_idle(store)  # before the copy is made, not after
+        self._saved = None
         store.save(self.capture(step), step, kind=kind, pin=pin, wait=wait)
         if not self._follows:
             self._writing = command, detail
@@ -180,8 +182,7 @@ class StateActions:
         _, store = self.checkpoints()
         if self._follows:
             store.finish()  # what rank 0 has not waited for: nearly done, or given up by it
-        if store.busy:
-            raise CheckpointError("busy", "a checkpoint is being written.")
+        _check_idle(store)
         return {}
 
     def check_snapshot_at_once(self, _params: Params, _chosen: dict[str, Any]) -> dict[str, Any]:
@@ -283,6 +284,16 @@ class StateActions:
         if self._training.obstacle:
             raise ActionRefused(self._training.obstacle)
         return self._training, self._store
+
+
+def _check_idle(store: CheckpointStore | FollowerStore) -> None:
+    """Return if a save could begin now.
+
+    Raises:
+        CheckpointError: ``busy``: another one is in progress.
+    """
+    if store.busy:
+        raise CheckpointError("busy", "a checkpoint is being written.")
 
 
 def _choose(

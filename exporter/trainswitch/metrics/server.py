@@ -54,6 +54,7 @@ class ScrapeServer:
         self._server = _bind(config, local_rank) if listener is None else _adopt(listener)
         self._server.context = _tls_context(config, self._server)
         self._server.answer = self._answer
+        self._server.scraped = self._scraped.set
         self.host = config.host
         self.port: int = self._server.server_address[1]
         self.scheme = "https" if self._server.context else "http"
@@ -117,9 +118,7 @@ class ScrapeServer:
         if not self._authorized(authorization):
             headers["WWW-Authenticate"] = "Bearer"
             return HTTPStatus.UNAUTHORIZED, headers, b"a bearer token is required\n"
-        body = self._render()
-        self._scraped.set()
-        return HTTPStatus.OK, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, body
+        return HTTPStatus.OK, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._render()
 
     def _authorized(self, header: str) -> bool:
         if self._token is None:
@@ -162,6 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             self.wfile.write(body)
+            if path == "/metrics" and status is HTTPStatus.OK:
+                self.wfile.flush()
+                self.server.scraped()  # not earlier: whoever lingers for it then closes this connection
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name for it
         logger.debug("scrape endpoint: " + format, *args)
@@ -173,6 +175,8 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     context: ssl.SSLContext | None = None
     answer: Callable[[str, str], tuple[HTTPStatus, dict[str, str], bytes]]
+    scraped: Callable[[], None]
+    """Called when samples have been sent."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._open: set[socket.socket] = set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainswitch_controller.decide import Decision, History, Taken, Trouble, decide
+from trainswitch_controller.decide import Decision, decide
+from trainswitch_controller.facts import History, Loaded, Trouble
 from trainswitch_controller.policy import Policy
 
 NOW = 1_700_000_000.0
@@ -17,9 +18,9 @@ def judge(params: dict[str, Any] | None = None, **facts: Any) -> Decision:
     return decide(policy, History(**facts), Trouble("Bad", "demo", NOW - 1.0), NOW)
 
 
-def loaded(step: int) -> Taken:
+def loaded(step: int) -> Loaded:
     """A rollback to `step` that was carried out a minute ago."""
-    return Taken(1, NOW - 70.0, NOW - 60.0, action="rollback", step=step)
+    return Loaded(NOW - 60.0, step)
 
 
 def test_the_first_rollback_goes_to_before_the_onset() -> None:
@@ -39,13 +40,13 @@ def test_a_rung_that_names_a_step_keeps_it() -> None:
 
 def test_after_a_relapse_the_earlier_of_both_steps_holds() -> None:
     """Further back than what was loaded, and further still where the onset is earlier."""
-    assert judge(last_taken=loaded(900), onset_step=940).params["before_step"] == 899
-    assert judge(last_taken=loaded(900), onset_step=800).params["before_step"] == 800
-    assert judge(last_taken=loaded(900)).params["before_step"] == 899
-    assert judge({"before_step": 50}, last_taken=loaded(900), onset_step=20).params["before_step"] == 50
+    assert judge(last_rollback=loaded(900), onset_step=940).params["before_step"] == 899
+    assert judge(last_rollback=loaded(900), onset_step=800).params["before_step"] == 800
+    assert judge(last_rollback=loaded(900)).params["before_step"] == 899
+    assert judge({"before_step": 50}, last_rollback=loaded(900), onset_step=20).params["before_step"] == 50
 
 
 def test_an_onset_does_not_break_the_breaker() -> None:
     """After two rollbacks in vain a pause follows, whatever the onset."""
-    decision = judge(last_taken=loaded(900), rollbacks_in_a_row=2, onset_step=10)
+    decision = judge(last_rollback=loaded(900), rollbacks_in_a_row=2, onset_step=10)
     assert decision.action == "pause"

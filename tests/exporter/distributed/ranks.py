@@ -23,13 +23,15 @@ from pydantic import BaseModel, ConfigDict
 
 import trainswitch
 from trainswitch.errors import TrainswitchError
-from trainswitch.intervention import rank_group
+from trainswitch.intervention import file_group, rank_group
 from trainswitch.monitor import Monitor
 
 STEPS = 120
 GATE = 40
 RESUMED = 60
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 10.0
+ASSEMBLE_SECONDS = 15.0
+SILENT_SECONDS = 6.0
 RUN = "ranks"
 
 
@@ -297,7 +299,8 @@ def main() -> None:
         if child == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
             rank_group.PATIENCE_SECONDS = PATIENCE_SECONDS
-            rank_group.ASSEMBLE_SECONDS = 2.0 if mode == "alone" else PATIENCE_SECONDS
+            rank_group.ASSEMBLE_SECONDS = 2.0 if mode == "alone" else ASSEMBLE_SECONDS
+            file_group.SILENT_SECONDS = SILENT_SECONDS
             grouped = ranks > 1 and not mode.endswith("files")
             me = Rank(rank, ranks, folder, grouped=grouped, sharded=mode.endswith("sharded"))
             MODES[mode](me)

@@ -157,9 +157,8 @@ def start(home: Path) -> Iterator[Start]:
         run.stop()
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("mode", "ranks"), [("train", 1), ("train", 2), ("train", 4), ("sharded", 2)])
+@pytest.mark.parametrize(("mode", "ranks"), [("train", 1), ("train", 4), ("sharded", 2)])
 def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(
     start: Start, mode: str, ranks: int
 ) -> None:
@@ -171,7 +170,7 @@ def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(
     at = run.answer(paused).step
     if ranks == 4:  # far longer than the group's patience: nothing of a pause may stay pending
         begun = time.monotonic()
-        run.until("a long pause", lambda: time.monotonic() - begun > worker.PATIENCE_SECONDS + 3.0)
+        run.until("a long pause", lambda: time.monotonic() - begun > worker.PATIENCE_SECONDS + 2.0)
     rolled_back = run.applied("rollback", data="rewind")
     assert rolled_back.step <= at - 5, "a stable checkpoint"
     run.applied("resume")
@@ -197,7 +196,6 @@ def test_every_rank_acts_at_one_step_and_a_replay_is_bit_identical(
         assert weights[-1] == next(fact["bare_weights"] for fact in diary if "bare_weights" in fact)
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_rank_that_dies_in_a_pause_is_named_and_holds_nobody(start: Start) -> None:
     """The survivors leave the pause, later commands are refused with the dead rank's number."""
@@ -216,7 +214,6 @@ def test_a_rank_that_dies_in_a_pause_is_named_and_holds_nobody(start: Start) -> 
     run.until("the survivors' end", lambda: all(run.diary(rank)[-1].get("ended") for rank in (0, 1)))
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_what_one_rank_cannot_do_no_rank_does(start: Start) -> None:
     """A rank without the checkpoint, or without an optimizer, keeps all from acting, and says why."""
@@ -244,7 +241,6 @@ def test_what_one_rank_cannot_do_no_rank_does(start: Start) -> None:
     assert run.acted(0) == run.acted(1)
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_monitor_on_one_rank_only_refuses_commands_and_names_the_others(start: Start) -> None:
     """Ranks without a monitor cannot act, so none does; the run is held up once, for a moment."""
@@ -256,7 +252,6 @@ def test_a_monitor_on_one_rank_only_refuses_commands_and_names_the_others(start:
     assert run.exit_code() == 0
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_without_a_process_group_the_ranks_keep_an_appointment(start: Start) -> None:
     """Ranks of different speed act at one step by way of files, and name the one that is killed."""

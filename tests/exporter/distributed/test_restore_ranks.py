@@ -10,7 +10,6 @@ from tests.exporter.distributed.test_agreement import Start, start
 __all__ = ["start"]
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["resume", "resume_sharded", "resume_files"])
 def test_all_ranks_resume_from_one_checkpoint_or_none_does(start: Start, mode: str) -> None:

@@ -95,6 +95,16 @@ def test_a_handler_that_raises_never_ends_the_training(loop: Loop) -> None:
     loop.train(1)
 
 
+@pytest.mark.parametrize(
+    ("returned", "detail"), [(True, "True"), ([1], "[1]"), ("", "odd was carried out."), ("a\udc80b", "a?b")]
+)
+def test_whatever_a_handler_returns_it_is_answered(loop: Loop, returned: Any, detail: str) -> None:
+    """It has acted: what is no sentence, or no valid text, neither ends the training nor stays unanswered."""
+    loop.monitor.register_action("odd", lambda _: returned)
+    answer = ordered(loop, "odd")
+    assert (answer.result, answer.detail) == ("applied", detail)
+
+
 def test_it_is_listed_and_counted_by_name(loop: Loop) -> None:
     """status.json says what the trainer accepts; the counter's series exist before the first command."""
     loop.monitor.register_action("dump_batch", lambda _: None)

@@ -165,6 +165,13 @@ def test_the_name_data_is_taken_by_data(new_monitor: MonitorFactory) -> None:
     """Two parts of one name cannot be saved; without data= the name is free, and always loaded."""
     with pytest.raises(ConfigError, match="another name"):
         new_monitor(data=StatefulLoader(), state={"data": StatefulLoader()})
+    weights = torch.nn.Linear(1, 1)
+    with pytest.raises(ConfigError, match="scaler=: give that state another name"):
+        new_monitor(
+            optimizer=torch.optim.SGD(weights.parameters()),
+            scaler=torch.amp.GradScaler("cpu", enabled=False),
+            state={"scaler": StatefulLoader()},
+        )
 
 
 def test_further_state_called_data_is_loaded_by_every_rollback(
@@ -280,3 +287,17 @@ def test_a_stop_ends_a_long_skip() -> None:
     feed.skip(SkipBatchesParams(count=900))
     assert list(got) == []
     assert len(drawn) == 5
+
+
+def test_an_iterator_that_begins_only_once_cannot_be_rewound() -> None:
+    """The batches would go on where they are, and the answer would say otherwise; the loader itself can."""
+    feed = DataFeed(lambda: False)
+    loader = StatefulLoader()
+    once = feed.batches(enumerate(loader))
+    next(once)
+    with pytest.raises(ActionRefused, match=r"an iterator \(enumerate\), which begins only once"):
+        feed.check_rewind()
+    once.close()  # type: ignore[attr-defined]
+    again = feed.batches(loader)
+    next(again)
+    feed.check_rewind()

@@ -318,3 +318,13 @@ def test_sampling_without_effect_is_refused(new_monitor: MonitorFactory) -> None
     with pytest.raises(ConfigError, match="no effect without model") as caught:
         monitor._interventions.prepare(command, {})
     assert Refusal.of(caught.value).result == "refused"
+
+
+def test_a_step_that_is_not_recorded_counts_for_clipping(home: Path, new_monitor: MonitorFactory) -> None:
+    """Otherwise ranks would end it at different steps, and their weights would differ from there on."""
+    loop = Loop(home, new_monitor)
+    applied(loop, "clip_gradients", max_norm=1e-6, steps=2)
+    for _ in range(2):
+        loop.monitor.micro_step("no number")
+        loop.monitor.step()
+    assert loop.monitor._clip.max_norm is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,3 +292,51 @@ def test_only_the_newest_results_are_kept(side: Side) -> None:
     assert len(results) == 200
     assert results[-1].seq == 300
     assert side.status().applied_seq == 300
+
+
+def test_the_answers_are_had_while_status_json_is_written(side: Side) -> None:
+    """A checkpoint's meta needs them, and training must not wait for a control folder that hangs."""
+    write(side.folder, 1)
+    side.ids()
+    side.answer(1)
+    found: list[Any] = []
+    with side.channel._lock:  # as `refresh` holds it while it writes
+        reader = threading.Thread(target=lambda: found.extend(side.channel.answers()), daemon=True)
+        reader.start()
+        reader.join(10.0)
+        assert [answer["id"] for answer in found] == ["c1"]
+
+
+def test_a_folder_that_turns_inaccessible_stops_nothing(tmp_path: Path) -> None:
+    """Not even what lies there can be asked for; the answer is kept, and written when it can be."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else for a while")
+    side = Side(tmp_path)
+    write(side.folder, 1)
+    side.ids()
+    tmp_path.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        side.answer(1)
+    finally:
+        os.seteuid(0)
+    assert side.errors == ["write"]
+    assert side.ids() == []
+    side.channel.refresh()
+    assert side.status().applied_seq == 1
+    side.channel.close("finished")
+
+
+def test_an_arrival_is_told_before_it_can_be_answered(side: Side) -> None:
+    """Told afterwards, it would wake every wait of a pause at once, until the next answer."""
+    told: list[bool] = []
+
+    class Arrived(threading.Event):
+        def set(self) -> None:
+            told.append(side.channel._lock.locked())
+            super().set()
+
+    side.channel._arrived = Arrived()
+    write(side.folder, 1)
+    assert side.ids() == ["c1"]
+    assert told == [True]

@@ -19,6 +19,7 @@ from trainswitch.intervention.commands import MAX_NUMBER, CommandOutcome
 from trainswitch.intervention.control_file import CommandFile, read_commands, read_status
 from trainswitch.intervention.signing import SigningKeys
 from trainswitch_controller import runs
+from trainswitch_controller.control_folder import ControlFolder
 
 COMMANDS = {
     "schema": "trainswitch.commands/1",
@@ -172,14 +173,14 @@ def test_a_controller_takes_a_good_status_or_none(tmp_path: Path, content: bytes
     folder.parent.chmod(0o755)
     (folder / "status.json").write_bytes(content)
     try:
-        status = runs.load_status(tmp_path, "run-1")
+        status = runs.load_status(ControlFolder(tmp_path), "run-1")
     except ControlFileError as error:
         if error.reason not in CONTROL_FILE_REASONS or not str(error).isprintable():
             pytest.fail(f"an error that cannot be counted or logged: {error!r}")
         return
     assert status is not None
     assert abs(status.step) <= MAX_NUMBER
-    assert 0 <= runs.highest_seq(tmp_path, "run-1") <= MAX_NUMBER
+    assert 0 <= runs.highest_seq(ControlFolder(tmp_path), "run-1") <= MAX_NUMBER
     status.model_dump_json().encode()
 
 

@@ -238,6 +238,67 @@ def test_parts_for_which_rank_0_has_no_time_do_not_pile_up(ranks: Ranks) -> None
     assert ranks.parts(1) == ranks.parts(2) == ["010", "040", "050", "060"]
 
 
+def test_a_part_is_kept_when_its_checkpoint_appears_meanwhile(ranks: Ranks) -> None:
+    """Rank 0 publishes a checkpoint just while a rank looks for parts that nobody needs."""
+    held = threading.Event()
+    ranks.lead._writer._judge = lambda _: "" if held.wait(30) else "never"
+    ranks.lead.save(part(10, 0), 10)
+    first = ranks.others[0]
+    for step in (10, 20, 30):
+        first.save(part(step, 1), step, wait=True)
+        first._end()
+    ranks.others[1].save(part(10, 2), 10, wait=True)
+    folders = first._checkpoints.folders
+
+    def just_before() -> list[Path]:
+        found = folders()
+        held.set()
+        ranks.lead.finish()
+        return found
+
+    first._checkpoints.folders = just_before  # type: ignore[method-assign]
+    first.save(part(40, 1), 40, wait=True)
+    first._end()
+    assert [entry.step for entry in ranks.lead.entries()] == [10]
+    assert ranks.parts(1) == ["010", "020", "030", "040"]
+
+
+def test_a_part_is_kept_while_its_checkpoint_cannot_be_read(ranks: Ranks) -> None:
+    """A file system that fails for a moment must not cost a checkpoint its part."""
+    ranks.save(10)
+    manifest = next(ranks.folder.glob("step-*")) / "manifest.json"
+    away = manifest.with_name("away")
+    manifest.rename(away)
+    manifest.mkdir()  # which is there and cannot be read
+    for step in (20, 30, 40, 50):
+        ranks.others[0].save(part(step, 1), step, wait=True)
+        ranks.others[0]._end()
+    manifest.rmdir()
+    away.rename(manifest)
+    assert ranks.parts(1) == ["010", "030", "040", "050"]
+    assert ranks.loaded(1, manifest.parent.name) == [1.0, 1.0, 10.0]
+
+
+def test_a_thread_that_cannot_be_started_costs_one_save(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is in progress afterwards, so nobody waits for it, and the next save succeeds."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("no thread")
+
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="no thread"):
+            ranks.lead.save(part(10, 0), 10)
+        with pytest.raises(RuntimeError, match="no thread"):
+            ranks.others[0].save(part(10, 1), 10)
+    assert not ranks.lead.busy
+    assert not ranks.others[0]._unwritten
+    ranks.save(20)
+    assert ranks.loaded(1, "step-000000000020") == [1.0, 1.0, 20.0]
+
+
 def test_a_full_disk_of_one_rank_is_that_ranks_error(tmp_path: Path) -> None:
     """A part that cannot be written is reported by its rank, and leaves nothing half-written."""
     import resource

@@ -7,6 +7,8 @@ import json
 import socket
 import ssl
 import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -177,6 +179,31 @@ def test_a_kept_connection_ends_with_the_run() -> None:
         server.close()
         assert connection.sock is not None
         assert connection.sock.recv(1) == b""
+
+
+def test_the_last_scrape_is_sent_whole() -> None:
+    """Whoever lingers for it and then closes waits until it has left, not only until it was rendered."""
+    body = b"x" * 20_000_000
+    server = ScrapeServer(ServerConfig(port=0), 0, lambda: body)
+    server.start()
+    assert get(server.url) == (200, body)
+    assert server._scraped.wait(10.0)
+
+    def end() -> None:
+        server.linger(30.0)
+        server.close()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    while server._scraped.is_set():
+        time.sleep(0.001)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        ending.join(0.5)  # it cannot have ended: this client has not read
+        assert len(connection.getresponse().read()) == len(body)
+    ending.join(10.0)
+    assert not ending.is_alive()
 
 
 def test_samples_that_cannot_be_rendered_are_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -468,11 +468,15 @@ def test_a_sidecar_that_does_not_answer_costs_a_checkpoint_its_statistics_only(
 
 
 def test_a_sidecar_that_does_not_end_is_killed(
-    home: Path, isolated: IsolatedEndpoint, caplog: pytest.LogCaptureFixture
+    home: Path,
+    isolated: IsolatedEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """close() takes over from a sidecar that does not react, and withdraws the target itself."""
     process = isolated._process
     assert process is not None
+    monkeypatch.setattr("trainswitch.metrics.isolated._PATIENCE_SECONDS", 1.0)
     process.send_signal(signal.SIGSTOP)
     isolated.close()
     assert process.poll() == -signal.SIGKILL
