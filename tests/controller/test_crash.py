@@ -17,10 +17,10 @@ import pytest
 
 SCRIPT = """
 import os, signal, sys
-from trainswitch_controller import dispatch, serving
+from trainswitch_controller import carrying, serving
 from trainswitch_controller.settings import Settings
 
-write, die = dispatch.write_control_file, sys.argv[2]
+write, die = carrying.write_control_file, sys.argv[2]
 
 def deadly(path, content, keys=None):
     if die == "before_write" and content.commands:
@@ -29,7 +29,7 @@ def deadly(path, content, keys=None):
     if die == "after_write" and content.commands:
         os.kill(os.getpid(), signal.SIGKILL)
 
-dispatch.write_control_file = deadly
+carrying.write_control_file = deadly
 sys.exit(serving.serve(Settings.model_validate_json(sys.argv[1])))
 """
 
