@@ -23,7 +23,7 @@ from benchmarks.gauntlet.recipes import Batch, Training, prepare
 from benchmarks.gauntlet.spec import Diary, Spec, count_step
 from benchmarks.gauntlet.striker import Striker
 
-CHECKPOINT_STEPS, PROBATION_STEPS, KEEP = 4, 12, 60
+CHECKPOINT_STEPS, PROBATION_STEPS, KEEP = 4, 18, 60
 _PLAIN_SAVE_STEPS = 50
 """How often an unprotected run saves, as a plain loop does."""
 
