@@ -115,12 +115,16 @@ class FileGroup:
             with self._lock:
                 answered = self._lead().get("starts", {}).get(str(self.rank)) == self._start
                 return [] if answered and self._lead().get("session") == self.session else [0]
-        starts = {}
-        for rank in range(1, self.size):
-            starts[str(rank)] = _parse(_read(self._folder / f"rank-{rank}.json")).get("start")
+        # Start and answer from one look: between two, a rank may begin, and would never be answered.
+        said = {rank: _parse(_read(self._folder / f"rank-{rank}.json")) for rank in range(1, self.size)}
+        starts = {str(rank): one.get("start") for rank, one in said.items()}
         if starts != self._said.get("starts"):
             self._say(starts=starts)
-        return [rank for rank in range(1, self.size) if not self._of(rank).get("restores")]
+        return [
+            rank
+            for rank, one in said.items()
+            if one.get("session") != self.session or not one.get("restores")
+        ]
 
     # ── appointments ──────────────────────────────────────────────────────────────────────────────────
 

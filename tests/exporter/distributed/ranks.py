@@ -74,6 +74,7 @@ class Rank:
         self.rank, self.ranks, self.folder, self.sharded = rank, ranks, folder, sharded
         self.diary = (folder / f"rank-{rank}.jsonl").open("a", buffering=1)
         self.say(pid=os.getpid())
+        self._ended = 0
         self.grouped = grouped
         if grouped:
             dist.init_process_group(
@@ -87,6 +88,16 @@ class Rank:
     def say(self, **facts: Any) -> None:
         """Write a line."""
         self.diary.write(json.dumps(facts) + "\n")
+
+    def end_session(self) -> None:
+        """Wait for every rank to end its session: a launcher starts none again before all have ended."""
+        self._ended += 1
+        ends = [self.folder / f"ended-{self._ended}-{rank}" for rank in range(self.ranks)]
+        ends[self.rank].touch()
+        deadline = time.monotonic() + 60.0
+        while not all(end.exists() for end in ends):
+            assert time.monotonic() < deadline, "another rank did not end its session"
+            time.sleep(0.01)
 
     def build(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """Return the same model on every rank, and seed the rank's own random numbers."""
@@ -195,6 +206,7 @@ def resume(me: Rank) -> None:
             switch.step(me.train_step(model, optimizer, switch.current_step + 1))
             assert switch._store is not None
             switch._store.finish()  # so that no save is in the way of the next
+    me.end_session()
 
     model, optimizer = me.build()
     with me.attach(model, optimizer) as switch:
@@ -206,6 +218,7 @@ def resume(me: Rank) -> None:
             switch.restore()
         except TrainswitchError as error:
             me.say(late=str(error))
+    me.end_session()
 
     def wrong(name: str, switch: Monitor, step: int | None) -> None:
         before = me.own_weights(model)
@@ -217,10 +230,13 @@ def resume(me: Rank) -> None:
     model, optimizer = me.build()
     with me.attach(model, optimizer, checkpoints=me.folder / "elsewhere" if me.rank == 1 else None) as switch:
         wrong("elsewhere", switch, None)
+    me.end_session()
     with me.attach(model, optimizer) as switch:
         wrong("unlike", switch, 40 + 10 * me.rank)
+    me.end_session()
     with me.attach(model, optimizer) as switch:
         wrong("absent", switch, 7)
+    me.end_session()
     rank_group.ASSEMBLE_SECONDS = 2.0
     with me.attach(model, optimizer) as switch:
         if me.rank == 0:
