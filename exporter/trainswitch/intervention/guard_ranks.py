@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 
 import torch
 
 from trainswitch.errors import GuardLost
-from trainswitch.intervention.rank_group import names_of
-
-ASSEMBLE_SECONDS = 20.0
-"""How long rank 0 waits, once, for the guard of every rank."""
+from trainswitch.intervention.rank_group import call_the_roll, names_of
 
 _YES = "yes"
 
@@ -90,32 +86,20 @@ class GuardRanks:
         return self._model is not None and any(isinstance(module, kind) for module in self._model.modules())
 
     def _call_the_roll(self) -> None:
-        """Go on only if every rank has come here, too; whoever writes the verdict first decides for all."""
+        """Go on only if every rank has come here, too."""
         dist: Any = torch.distributed
         rank, size = dist.get_rank(), dist.get_world_size()
         store = dist.PrefixStore(self._prefix, dist.distributed_c10d._get_default_store().clone())  # noqa: SLF001
         store.set(f"here/{rank}", "1")
-        verdict = _YES
-        if rank == 0:
-            keys = [f"here/{other}" for other in range(size)]
-            if not _came(store, keys, ASSEMBLE_SECONDS):
-                away = [other for other, key in enumerate(keys) if not store.check([key])]
-                verdict = (
-                    f"there is none on {names_of(away)}, and sharded gradients need one on each: call "
-                    "attach() with the same arguments on every rank."
-                )
-        elif not _came(store, ["verdict"], 3.0 * ASSEMBLE_SECONDS):
-            verdict = "rank 0 did not come to its first step: call attach() and step() on every rank."
-        if rank == 0 or verdict != _YES:
-            store.compare_set("verdict", "", verdict)
-        verdict = str(store.get("verdict").decode())
+        verdict = call_the_roll(
+            store,
+            rank,
+            size,
+            _YES,
+            lambda away: (
+                f"there is none on {names_of(away)}, and sharded gradients need one on each: call attach() "
+                "with the same arguments on every rank."
+            ),
+        )
         if verdict != _YES:
             raise GuardLost(verdict)
-
-
-def _came(store: Any, keys: list[str], seconds: float) -> bool:
-    try:
-        store.wait(keys, timedelta(seconds=seconds))
-    except Exception:  # noqa: BLE001 - a timeout has another type in each kind of store
-        return False
-    return True

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,26 +190,17 @@ class RankGroup:
         return True
 
     def _verdict(self) -> str:
-        """Decide whether to form the group: whoever writes first decides for all."""
-        verdict = _FORM + uuid.uuid4().hex
-        if self.rank == 0:
-            away = self._missing("here", ASSEMBLE_SECONDS)
-            if away:
-                verdict = (
-                    f"this run has {self.size} ranks and no monitor on {names_of(away)}, and commands need "
-                    "one on each: call attach() on every rank."
-                )
-        else:
-            try:
-                self._store.wait(["verdict"], timedelta(seconds=3.0 * ASSEMBLE_SECONDS))
-            except Exception:  # noqa: BLE001 - a timeout has another type in each kind of store
-                verdict = (
-                    f"rank 0 did not come to its first step within {3.0 * ASSEMBLE_SECONDS:g} s of rank "
-                    f"{self.rank}'s: call attach() and step() on every rank."
-                )
-        if self.rank == 0 or not verdict.startswith(_FORM):
-            self._store.compare_set("verdict", "", verdict)
-        return str(self._store.get("verdict").decode())
+        """Decide, all ranks alike, whether to form the group."""
+        return call_the_roll(
+            self._store,
+            self.rank,
+            self.size,
+            _FORM + uuid.uuid4().hex,
+            lambda away: (
+                f"this run has {self.size} ranks and no monitor on {names_of(away)}, and commands need one "
+                "on each: call attach() on every rank."
+            ),
+        )
 
     def _connect(self) -> None:
         import torch
@@ -266,7 +258,7 @@ class RankGroup:
         with contextlib.suppress(Exception):
             self._store.set(f"survivor/{self.rank}", "1")
             self._store.set("broken", "1")
-            gone = self._missing("survivor", _SIGN_SECONDS)
+            gone = _missing(self._store, "survivor", self.size, _SIGN_SECONDS)
             left = [rank for rank in gone if self._store.check([f"left/{rank}"])]
         self._drop()
         gone = [rank for rank in gone if rank not in left]
@@ -278,18 +270,47 @@ class RankGroup:
             what = "the ranks lost touch with each other"
         return AgreementLost(f"{what} ({why}): restart the run with all {self.size} ranks.", tuple(gone))
 
-    def _missing(self, key: str, seconds: float) -> list[int]:
-        keys = {rank: f"{key}/{rank}" for rank in range(self.size)}
-        with contextlib.suppress(Exception):
-            self._store.wait(list(keys.values()), timedelta(seconds=seconds))
-            return []
-        return [rank for rank, name in keys.items() if not self._store.check([name])]
-
     def _drop(self) -> None:
         group, self._group, self._work = self._group, None, None
         if group is not None:
             with contextlib.suppress(Exception):
                 group.abort()  # or its end would wait for what a dead rank never sends
+
+
+def call_the_roll(store: Any, rank: int, size: int, yes: str, without: Callable[[list[int]], str]) -> str:
+    """Return what all ranks decide alike, by what is in `store`: whoever writes first decides for all.
+
+    Args:
+        store: of this roll only; every rank that takes part has set ``here/<its number>`` in it.
+        rank: of this process.
+        size: number of ranks.
+        yes: the verdict if all are here; that of rank 0 counts.
+        without: makes the verdict of the ranks that are not here.
+    """
+    verdict = yes
+    if rank == 0:
+        if away := _missing(store, "here", size, ASSEMBLE_SECONDS):
+            verdict = without(away)
+    else:
+        try:
+            store.wait(["verdict"], timedelta(seconds=3.0 * ASSEMBLE_SECONDS))
+        except Exception:  # noqa: BLE001 - a timeout has another type in each kind of store
+            verdict = (
+                f"rank 0 did not come to its first step within {3.0 * ASSEMBLE_SECONDS:g} s of rank "
+                f"{rank}'s: call attach() and step() on every rank."
+            )
+    if rank == 0 or verdict != yes:
+        store.compare_set("verdict", "", verdict)
+    return str(store.get("verdict").decode())
+
+
+def _missing(store: Any, key: str, size: int, seconds: float) -> list[int]:
+    """Return the ranks that have not set ``key/<their number>`` after so many seconds."""
+    keys = {rank: f"{key}/{rank}" for rank in range(size)}
+    with contextlib.suppress(Exception):
+        store.wait(list(keys.values()), timedelta(seconds=seconds))
+        return []
+    return [rank for rank, name in keys.items() if not store.check([name])]
 
 
 def names_of(ranks: list[int]) -> str:

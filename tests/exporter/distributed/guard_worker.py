@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 import trainswitch
-from trainswitch.intervention import guard, guard_ranks, rank_group
+from trainswitch.intervention import guard, rank_group
 from trainswitch.monitor import Monitor
 from trainswitch.probes.norms import local_part
 
@@ -171,7 +171,7 @@ def main(store: str) -> None:
             f"unknown-{setting}", model, torch.optim.AdamW(model.parameters()), setting=setting
         )
     found["blind"] = broken(*sharded())
-    guard_ranks.ASSEMBLE_SECONDS = rank_group.ASSEMBLE_SECONDS = 0.5
+    rank_group.ASSEMBLE_SECONDS = 0.5
     found["alone"] = case("alone", *sharded(), attached=RANK == 0)
     dist.destroy_process_group()
     print(json.dumps(found))
