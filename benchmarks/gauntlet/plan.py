@@ -11,7 +11,7 @@ from benchmarks.gauntlet.healthy import SHAPES
 from benchmarks.gauntlet.recipes import Recipe
 from benchmarks.gauntlet.spec import Spec
 
-STEPS = 1000
+STEPS = 1200
 PACE_S = 0.25
 """Least time of a step: few real ones are shorter, and the rules work in seconds."""
 QUICK_SHAPES = 3

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 
 from trainswitch_controller.onset.evidence import Evidence
 from trainswitch_controller.onset.signals import Signal, SignalFile
-from trainswitch_controller.onset.usual import edges_of, usual_before
+from trainswitch_controller.onset.usual import edges_of, excess_of, usual_before
 from trainswitch_controller.prometheus_api import Line
 
 _MILLISECONDS = 0.01
 """Prometheus rounds times to one, so equal ones may differ by less than this."""
+
+_GAP_SECONDS = 30.0
+"""Without samples, and a signal that was outside before and after it was so all the time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +60,14 @@ def _departure(
     kept = [index for index in range(count) if math.isfinite(line.values[index])]
     times, values = [line.times[index] for index in kept], [line.values[index] for index in kept]
     edges = edges_of(signal, times, values)
-    outside = [index for index, edge in enumerate(edges) if _excess(signal, values[index], edge) > 1.0]
+    outside = [index for index, edge in enumerate(edges) if excess_of(signal, values[index], edge) > 1.0]
     if not outside or at - times[outside[-1]] > signal.reach + evidence.resolution:
         return None
     first = outside[-1]
     for index in reversed(outside):
-        if times[first] - times[index] > signal.bridge + evidence.resolution:
+        unseen = first - index <= 1  # no sample in between says that it was back
+        bridge = max(signal.bridge, _GAP_SECONDS) if unseen else signal.bridge
+        if times[first] - times[index] > bridge + evidence.resolution:
             break
         first = index
     if signal.steady:
@@ -73,7 +78,7 @@ def _departure(
         return None  # outside all the time, as far as one can see
     worst = max(
         (index for index in outside if index >= first),
-        key=lambda index: _excess(signal, values[index], edges[index]),
+        key=lambda index: excess_of(signal, values[index], edges[index]),
     )
     step, last_step = _steps(evidence, began, at)
     return Departure(
@@ -83,7 +88,7 @@ def _departure(
         at=began,
         value=values[worst],
         usual=usual_before(signal, times, values, first) if signal.relative else None,
-        excess=_excess(signal, values[worst], edges[worst]),
+        excess=excess_of(signal, values[worst], edges[worst]),
         step=step,
         last_step=last_step,
     )
@@ -97,16 +102,6 @@ def _turn(signal: Signal, values: list[float], first: int) -> int:
             break
         first -= 1
     return first
-
-
-def _excess(signal: Signal, value: float, edge: float | None) -> float:
-    """Return how far outside its band a value is, as a ratio above 1; at most 1 is within."""
-    if edge is None:
-        return 0.0
-    over, under = (value, edge) if signal.upper else (edge, value)
-    if under > 0.0:
-        return over / under
-    return math.inf if over > under else 0.0
 
 
 def _steps(evidence: Evidence, began: float, at: float) -> tuple[int | None, int | None]:

@@ -22,7 +22,8 @@ _WIDEST = 50.0
 def edges_of(signal: Signal, times: Sequence[float], values: Sequence[float]) -> list[float | None]:
     """Return the edge of the band at each of a series' points; None where nobody knows what is usual there.
 
-    What is usual within a time before each point is known once half of that time has been seen.
+    What is usual within a time before each point is known once half of that time has been seen. A series that
+    has left its band makes it no wider before it has come back, or been outside for as long as is looked at.
 
     Args:
         signal: whose band.
@@ -36,14 +37,34 @@ def edges_of(signal: Signal, times: Sequence[float], values: Sequence[float]) ->
     edges: list[float | None] = []
     window: list[float] = []  # in the order of size
     oldest = 0
+    left_at: int | None = None  # where it left its band; what came since is not in the window
     for index, value in enumerate(values):
         while times[oldest] < times[index] - signal.usual_of:
-            window.pop(bisect.bisect_left(window, values[oldest]))
+            if left_at is None or oldest < left_at:
+                window.pop(bisect.bisect_left(window, values[oldest]))
             oldest += 1
         seen = times[index] - times[oldest] >= signal.usual_of / 2
-        edges.append(_edge(signal, window, beyond=value) if seen else None)
+        edge = _edge(signal, window, beyond=value) if seen else None
+        edges.append(edge)
+        if excess_of(signal, value, edge) > 1.0:
+            left_at = index if left_at is None else left_at
+            continue
+        if left_at is not None:
+            for one in values[max(left_at, oldest) : index]:
+                bisect.insort(window, one)
+            left_at = None
         bisect.insort(window, value)
     return edges
+
+
+def excess_of(signal: Signal, value: float, edge: float | None) -> float:
+    """Return how far outside its band a value is, as a ratio above 1; at most 1 is within."""
+    if edge is None:
+        return 0.0
+    over, under = (value, edge) if signal.upper else (edge, value)
+    if under > 0.0:
+        return over / under
+    return math.inf if over > under else 0.0
 
 
 def usual_before(signal: Signal, times: Sequence[float], values: Sequence[float], index: int) -> float:

@@ -125,6 +125,30 @@ def test_a_non_finite_step_at_the_end_of_a_growing_layer_is_no_batch(
     assert [one["kind"] for one in incident["suspects"]] == ["layer"]
 
 
+def test_a_layer_that_jumped_and_came_back_before_it_dates_nothing(
+    onset: Any, incident_of: IncidentOf
+) -> None:
+    """Single layers jump now and then: a rollback because of a bad batch costs no half minute for it."""
+    story = onset.told(
+        train_nonfinite_total={"source=loss": onset.jump(1, 1.0)},
+        train_layer_grad_norm={"layer=a": lambda before: 5.0 if 30 < before < 40 else 1.0},
+        train_layer_update_ratio={"layer=b": lambda before: 5.0 if 10 < before < 14 else 1.0},
+    )
+    incident = incident_of(story)
+    assert first(incident) == ("batch", "steps 1198 to 1199")
+    assert incident["onset_step"] == 1196
+
+
+def test_a_gap_in_the_scrapes_ends_no_growth_of_a_layer(onset: Any, incident_of: IncidentOf) -> None:
+    """Only samples within the band say that a layer has come back; none at all say nothing."""
+    story = onset.told(
+        train_layer_grad_norm={
+            "layer=a": lambda before: math.nan if 20 < before < 40 else 9.0 if before <= 50 else 1.0
+        },
+    )
+    assert 48 <= incident_of(story)["departures"][0]["lead_seconds"] <= 50
+
+
 def test_an_error_of_a_gpu_is_named_before_what_it_broke(onset: Any, incident_of: IncidentOf) -> None:
     """Cards are asked every few seconds, so an XID seen after the layers is the cause all the same."""
     story = onset.story()
