@@ -249,7 +249,10 @@ def _wanted(
         reason = f"{reason} It came back right after step {loaded.step} was loaded, so further back."
     if not latest:
         return wanted, reason
-    return wanted.model_copy(update={"params": {**wanted.params, "before_step": min(latest)}}), reason
+    params = {**wanted.params, "before_step": min(latest)}
+    if params["before_step"] == history.onset_step:
+        params["or_oldest"] = True  # it has seen least of the trouble, and a refusal would help nobody
+    return wanted.model_copy(update={"params": params}), reason
 
 
 def _relapsed(policy: Policy, loaded: Loaded, trouble: Trouble, *, lasted: bool) -> bool:

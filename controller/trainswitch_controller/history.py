@@ -287,18 +287,11 @@ def _tried_by(
 
 
 def _onset_step(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> int | None:
-    """Return the step that a rollback for `episode` is to go back to or before; None where nobody knows it.
-
-    Where the run keeps no stable checkpoint that is so old, its oldest one has seen least of the trouble.
-    """
+    """Return the step that a rollback for `episode` is to go back to or before; None where it is unknown."""
     if episode not in unit.session or not _rolls_back(rule):
         return None
     incident = incidents.of_episode(unit.session, episode.fingerprint, episode.starts_at)
-    if incident is None or incident.onset_step is None:
-        return None
-    status = unit.status(episode.run)
-    stable = [one.step for one in status.checkpoints if one.kind == "stable"] if status is not None else []
-    return max(incident.onset_step, min(stable, default=0))
+    return incident.onset_step if incident is not None else None
 
 
 def _rollbacks(unit: Unit, episode: EpisodeRecord, rule: AlertRule) -> tuple[Loaded | None, int]:

@@ -39,6 +39,11 @@ from tests.cli.support import Run, Served, StartTrainer, serving, until
             "rollback",
             {"step": 100, "lr_factor": 0.5},
         ),
+        (
+            ("rollback", "--before-step", "1", "--or-oldest"),
+            "rollback",
+            {"before_step": 1, "or_oldest": True},
+        ),
         (("stop", "--no-snapshot"), "stop", {"snapshot": False}),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

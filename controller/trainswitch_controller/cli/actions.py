@@ -144,6 +144,9 @@ def rollback(
         int | None,
         typer.Option("--before-step", help="Load the newest stable one up to this step.", show_default="any"),
     ] = None,
+    or_oldest: Annotated[
+        bool, typer.Option("--or-oldest", help="Where none is so old, load the oldest stable one.")
+    ] = False,
     data: Annotated[
         DataChoice | None,
         typer.Option(
@@ -157,7 +160,9 @@ def rollback(
 ) -> Action:
     """Put a run back to a checkpoint."""
     chosen = data.value if data is not None else None
-    return "rollback", _given(step=step, before_step=before_step, data=chosen, lr_factor=lr_factor)
+    return "rollback", _given(
+        step=step, before_step=before_step, or_oldest=or_oldest or None, data=chosen, lr_factor=lr_factor
+    )
 
 
 def stop(

@@ -146,19 +146,23 @@ class CheckpointList:
 
     # ── which to take, and which to let go ────────────────────────────────────────────────────────────
 
-    def choices(self, before_step: int | None = None) -> list[CheckpointEntry]:
+    def choices(self, before_step: int | None = None, *, or_oldest: bool = False) -> list[CheckpointEntry]:
         """Return those that a rollback may take unasked, the best first.
 
         Stable ones come before those on probation, newer ones before older ones; none is ahead of the run,
-        later than `before_step`, or suspect.
+        later than `before_step`, or suspect. With `or_oldest` stable ones later than that follow, the oldest
+        first: it has seen least of what began there.
         """
-        latest = min((at for at in (self.now, before_step) if at is not None), default=None)
-        return [
-            entry
+        reached = [one for one in self._entries if self.now is None or one.step <= self.now]
+        found = [
+            one
             for kind in ("stable", "probation")
-            for entry in reversed(self._entries)
-            if entry.kind == kind and (latest is None or entry.step <= latest)
+            for one in reversed(reached)
+            if one.kind == kind and (before_step is None or one.step <= before_step)
         ]
+        if or_oldest:
+            found += [one for one in reached if one.kind == "stable" and one not in found]
+        return found
 
     def of_step(self, step: int) -> CheckpointEntry | None:
         """Return the newest checkpoint of `step` that is not suspect, or else the newest of it."""

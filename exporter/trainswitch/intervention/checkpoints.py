@@ -162,13 +162,14 @@ class CheckpointStore:
         self._note(lambda: self._list.rolled_back(step))
 
     def load(
-        self, step: int | None = None, before_step: int | None = None
+        self, step: int | None = None, before_step: int | None = None, *, or_oldest: bool = False
     ) -> tuple[dict[str, Any], CheckpointEntry]:
         """Read a checkpoint back into host memory, its content checked against its checksum first.
 
         With a step, exactly that one, of whatever kind. Without one, the newest stable one that is not ahead
         of the run and, where that is given, not later than `before_step`; where none can be read, the newest
-        such one on probation: the kind of the entry says so.
+        such one on probation: the kind of the entry says so. With `or_oldest` the oldest stable one
+        of all comes after those.
         `take_problems` tells which ones were passed over and why; a corrupt one is set aside. A save in
         progress is finished first.
 
@@ -181,7 +182,7 @@ class CheckpointStore:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._writer.idle)
-            entries, choices = tuple(self._list), self._list.choices(before_step)
+            entries, choices = tuple(self._list), self._list.choices(before_step, or_oldest=or_oldest)
             named = None if step is None else self._list.of_step(step)
         if named is not None:
             return self._read(named), named

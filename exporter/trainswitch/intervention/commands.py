@@ -128,12 +128,14 @@ class SnapshotParams(Params):
 class RollbackParams(Params):
     """Parameters of ``rollback``."""
 
-    unspoken = frozenset({"data"})
+    unspoken = frozenset({"data", "or_oldest"})
 
     step: int | None = Field(default=None, ge=0)
     """Load exactly the checkpoint of this step; without it, the newest stable one."""
     before_step: int | None = Field(default=None, ge=0)
     """Load the newest stable checkpoint of this step or an earlier one; not together with `step`."""
+    or_oldest: bool = False
+    """Where none is so old, load the oldest stable one instead of refusing; together with `before_step`."""
     data: Literal["skip", "rewind"] = "skip"
     """``skip``: the data goes on after the last batches that were trained on; ``rewind``: it goes back."""
     lr_factor: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -143,6 +145,8 @@ class RollbackParams(Params):
     def _one_choice(self) -> RollbackParams:
         if self.step is not None and self.before_step is not None:
             raise ValueError("step names one checkpoint and before_step leaves the choice: give one of them")
+        if self.or_oldest and self.before_step is None:
+            raise ValueError("or_oldest says what to do without one before before_step: give that, too")
         return self
 
 

@@ -163,7 +163,7 @@ class RunActions:
         """
         if step is None and not chosen and self._states.empty():
             return None
-        return self._states.prepare(step, None, chosen)
+        return self._states.prepare(_resumption(step), chosen)
 
     def forget_prepared(self) -> None:
         """Forget what `prepare_restore` has read."""
@@ -180,7 +180,7 @@ class RunActions:
             CheckpointError: the checkpoint is not there or cannot be loaded.
         """
         try:
-            meta, entry = self._load(step)
+            meta, entry = self._load(_resumption(step))
         finally:
             self.forget_prepared()
         self._rates.restore(meta["learning_rate_factor"])
@@ -226,10 +226,11 @@ class RunActions:
         self._check_rollback(params)
         self._states.trouble(self.step)  # what was saved shortly before; the one to be loaded is not touched
         before = self.step
-        rewind = params.data == "rewind"
-        _, entry = self._load(params.step, params.before_step, rewind=rewind)
+        _, entry = self._load(params)
         detail = f"rolled back from step {before} to the {entry.kind} checkpoint of step {self.step}."
-        if rewind:
+        if params.before_step is not None and self.step > params.before_step:
+            detail += f" The run keeps no stable one from step {params.before_step} or before."
+        if params.data == "rewind":
             self._feed.rewind()
             detail += " The data goes back, too."
         if params.lr_factor is not None:
@@ -259,11 +260,9 @@ class RunActions:
             self._feed.check_rewind()
             self._states.check_rewind()
 
-    def _load(
-        self, step: int | None, before_step: int | None = None, *, rewind: bool = True
-    ) -> tuple[dict[str, Any], CheckpointEntry]:
+    def _load(self, which: RollbackParams) -> tuple[dict[str, Any], CheckpointEntry]:
         """Load a checkpoint into the run, whose steps go on from there; return its meta and entry."""
-        meta, entry = self._states.load(step, before_step, rewind=rewind)
+        meta, entry = self._states.load(which)
         self.step = int(meta["step"])
         self._on_restored(self.step, meta)
         return meta, entry
@@ -271,3 +270,8 @@ class RunActions:
     def _save(self, command: Command, detail: str, *, pin: bool = False) -> None:
         kind: Literal["suspect", "probation"] = "suspect" if self.paused else "probation"
         self._states.save(command, detail, self.step, kind, pin=pin)
+
+
+def _resumption(step: int | None) -> RollbackParams:
+    """Return what `restore` asks for: the checkpoint of `step` or the newest stable one, data and all."""
+    return RollbackParams(step=step, data="rewind")

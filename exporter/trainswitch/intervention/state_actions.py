@@ -150,12 +150,8 @@ class StateActions:
 
     # ── loading ───────────────────────────────────────────────────────────────────────────────────────
 
-    def load(
-        self, step: int | None, before_step: int | None = None, *, rewind: bool = True
-    ) -> tuple[dict[str, Any], CheckpointEntry]:
-        """Load a checkpoint, see `CheckpointStore.load`, or the one that `prepare` has read.
-
-        With `rewind` the position in the data, too.
+    def load(self, which: RollbackParams) -> tuple[dict[str, Any], CheckpointEntry]:
+        """Load the checkpoint that is asked for, or the one that `prepare` has read.
 
         Returns:
             Its meta and entry.
@@ -165,8 +161,8 @@ class StateActions:
             CheckpointError: the checkpoint is not there or cannot be loaded.
         """
         training, store = self.checkpoints()
-        captured, entry = self._prepared or _choose(store, step, before_step)
-        meta = training.restore(captured, self._left(rewind))
+        captured, entry = self._prepared or _choose(store, which)
+        meta = training.restore(captured, self._left(which))
         store.rolled_back(entry.step)
         return meta, entry
 
@@ -204,7 +200,7 @@ class StateActions:
             What the other ranks need to find it.
         """
         self.trouble(step)  # before the choice, as when it is carried out
-        return self.prepare(params.step, params.before_step, chosen, rewind=params.data == "rewind")
+        return self.prepare(params, chosen)
 
     def check_rewind(self) -> None:
         """Try whether the position in the data is among what is saved.
@@ -218,16 +214,12 @@ class StateActions:
                 "loader as attach(data=...), or roll back without it."
             )
 
-    def prepare(
-        self, step: int | None, before_step: int | None, chosen: dict[str, Any], *, rewind: bool = True
-    ) -> dict[str, Any]:
+    def prepare(self, which: RollbackParams, chosen: dict[str, Any]) -> dict[str, Any]:
         """Choose and read the checkpoint that `load` is to load, and compare it with the run.
 
         Args:
-            step: see `CheckpointStore.load`.
-            before_step: likewise.
+            which: what is asked for.
             chosen: what rank 0's `prepare` has returned; empty on rank 0.
-            rewind: whether the position in the data is to be loaded, too.
 
         Returns:
             What the other ranks need to find it; JSON.
@@ -237,20 +229,20 @@ class StateActions:
             CheckpointError: there is no such checkpoint, it cannot be read, or it does not fit.
         """
         training, store = self.checkpoints()
-        captured, entry = _choose(store, step, before_step, chosen.get("folder"))
+        captured, entry = _choose(store, which, chosen.get("folder"))
         if chosen and entry.created_at != chosen["created_at"]:
             raise CheckpointError(
                 "state",
                 f"the checkpoint of step {entry.step} in {entry.path} is not the one that rank 0 sees there: "
                 "give all ranks one checkpoint folder.",
             )
-        training.check(captured, self._left(rewind))
+        training.check(captured, self._left(which))
         self._prepared = captured, entry
         return {"step": entry.step, "created_at": entry.created_at, "folder": Path(entry.path).name}
 
-    def _left(self, rewind: bool) -> frozenset[str]:
+    def _left(self, which: RollbackParams) -> frozenset[str]:
         """Return the parts that loading leaves as they are."""
-        return frozenset({DATA_PART}) if self._holds_data and not rewind else frozenset()
+        return frozenset({DATA_PART}) if self._holds_data and which.data == "skip" else frozenset()
 
     def forget_prepared(self) -> None:
         """Forget what `prepare` has read: as large as the training state."""
@@ -297,14 +289,11 @@ def _check_idle(store: CheckpointStore | FollowerStore) -> None:
 
 
 def _choose(
-    store: CheckpointStore | FollowerStore,
-    step: int | None,
-    before_step: int | None,
-    folder: str | None = None,
+    store: CheckpointStore | FollowerStore, which: RollbackParams, folder: str | None = None
 ) -> tuple[dict[str, Any], CheckpointEntry]:
     """Read the checkpoint that is asked for, on rank 0; elsewhere the one that rank 0 has chosen."""
     if not isinstance(store, FollowerStore):
-        return store.load(step, before_step)
+        return store.load(which.step, which.before_step, or_oldest=which.or_oldest)
     if folder is None:
         raise CheckpointError("state", "rank 0 chooses the checkpoint, and names its folder.")
     return store.load(folder)

@@ -79,7 +79,7 @@ def _rollback(server: Any, outcome: dict[str, Any]) -> dict[str, Any]:
 def test_a_rollback_goes_back_to_before_the_onset(
     home: Any, tools: Any, make_server: Make, onset: Any
 ) -> None:
-    """Its first command already says before_step, and the episode shows the incident."""
+    """Its first command already says before_step, and what to do without; the episode shows the incident."""
     home.write_policy(POLICY)
     story = onset.told(train_loss_excess_sigmas=onset.jump(60, 9.0))
     home.trainer(story.run).write(step=1199, checkpoints=(_checkpoint(500), _checkpoint(1190)))
@@ -88,24 +88,11 @@ def test_a_rollback_goes_back_to_before_the_onset(
     command = _rollback(server, outcome)
     step = command["params"]["before_step"]
     assert 1199 - 63 <= step <= 1199 - 61
+    assert command["params"]["or_oldest"] is True
     assert f"It began after step {step}" in command["reason"]
     [episode] = server.ask("GET", f"/api/v1/episodes?run={story.run}").json()["episodes"]
     assert episode["incident"]["onset_step"] == step
     assert server.metric("onset_total", result="found") == 1
-
-
-@pytest.mark.usefixtures("patient")
-def test_without_a_stable_checkpoint_from_before_the_onset_the_oldest_one_is_taken(
-    home: Any, tools: Any, make_server: Make, onset: Any
-) -> None:
-    """A rollback that the trainer must refuse would help nobody."""
-    home.write_policy(POLICY)
-    story = onset.told(train_loss_excess_sigmas=onset.jump(60, 9.0))
-    checkpoints = (_checkpoint(100, "suspect"), _checkpoint(1150), _checkpoint(1190))
-    home.trainer(story.run).write(step=1199, checkpoints=checkpoints)
-    server = make_server(prometheus_url=onset.url)
-    [outcome] = server.fire(tools.alert("TrainLossUnstable", run=story.run, starts_at=story.end))
-    assert _rollback(server, outcome)["params"]["before_step"] == 1150
 
 
 def test_suspects_are_exported_until_a_newer_incident_and_after_a_restart(

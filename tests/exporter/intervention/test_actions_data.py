@@ -132,6 +132,21 @@ def test_a_rollback_leaves_the_data_where_it_is(home: Path, new_monitor: Monitor
     assert loop.loader.iterators == 1
 
 
+def test_without_a_checkpoint_from_before_a_step_the_oldest_stable_one_may_do(
+    home: Path, new_monitor: MonitorFactory
+) -> None:
+    """Refused where that was not asked for; else loaded, and the answer says that it is later."""
+    loop = DataLoop(home, new_monitor)
+    loop.train(5)
+    step = saved(loop)
+    loop.train(30)
+    assert loop.ordered("rollback", before_step=step - 1).result == "failed"
+    loop.train(1)
+    answer = loop.ordered("rollback", before_step=step - 1, or_oldest=True)
+    assert (answer.result, answer.step) == ("applied", step)
+    assert f"keeps no stable one from step {step - 1} or before" in answer.detail
+
+
 def test_a_new_session_goes_on_in_the_data(home: Path, new_monitor: MonitorFactory) -> None:
     """restore() puts the loader back, too: what follows is what followed without the break."""
     loop = DataLoop(home, new_monitor)

@@ -396,6 +396,13 @@ class TestLoading:
         with pytest.raises(CheckpointError, match="not ahead of step 9"):
             store.load(before_step=9)
 
+    def test_where_none_is_so_old_the_oldest_stable_one_may_do(self, store: CheckpointStore) -> None:
+        """Only if it was asked for, and after all that are old enough."""
+        assert store.load(before_step=9, or_oldest=True)[1].step == 10
+        assert store.load(before_step=25, or_oldest=True)[1].step == 20
+        self.damage(store, 10, lambda path: path.unlink())
+        assert store.load(before_step=9, or_oldest=True)[1].step == 20
+
     def test_without_a_stable_one_probation_has_to_do(self, store: CheckpointStore) -> None:
         """When every stable checkpoint is damaged, the newest on probation is taken, and its kind says so."""
         for step in (10, 20):

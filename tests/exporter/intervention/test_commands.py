@@ -117,6 +117,7 @@ def test_an_unknown_action_names_the_nearest() -> None:
         ("rollback", {"lr_factor": 2}),
         ("rollback", {"before_step": -1}),
         ("rollback", {"step": 3, "before_step": 3}),
+        ("rollback", {"or_oldest": True}),
         ("stop", {"snapshot": "perhaps"}),
     ],
 )
