@@ -85,6 +85,7 @@ class ControlChannel:
         self._thread: threading.Thread | None = None
         self._signature: tuple[int, ...] | None = None
         self._trouble: dict[str, str] = {}
+        self._mistake = ""
         self._dirty = True
         self._distrust_before = 0.0
         self._epoch = 0
@@ -120,11 +121,17 @@ class ControlChannel:
     def _loop(self) -> None:
         next_status = 0.0
         while not self._stop.wait(self._config.poll_interval_seconds):
-            self.poll()
-            if self._dirty or time.monotonic() >= next_status:
-                self._dirty = True
-                self.refresh()
-                next_status = time.monotonic() + self._config.status_interval_seconds
+            try:
+                self.poll()
+                if self._dirty or time.monotonic() >= next_status:
+                    self._dirty = True
+                    self.refresh()
+                    next_status = time.monotonic() + self._config.status_interval_seconds
+            except Exception as error:
+                # A mistake, ours or a callback's, must not leave the run without control for ever.
+                if self._mistake != repr(error):
+                    self._mistake = repr(error)
+                    logger.exception("the control folder was not looked at; it is tried again")
 
     # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ import pytest
 from trainswitch.config import ControlConfig
 from trainswitch.intervention.channel import ControlChannel
 from trainswitch.intervention.commands import CommandOutcome
-from trainswitch.intervention.control_file import read_status
+from trainswitch.intervention.control_file import CheckpointEntry, read_status
 
 RUN = "run-1"
 
@@ -340,3 +340,30 @@ def test_an_arrival_is_told_before_it_can_be_answered(side: Side) -> None:
     write(side.folder, 1)
     assert side.ids() == ["c1"]
     assert told == [True]
+
+
+def test_a_mistake_of_a_callback_does_not_end_the_control(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread goes on looking, takes the next command, and says once what went wrong."""
+    troubles: list[str] = []
+
+    def checkpoints() -> tuple[CheckpointEntry, ...]:
+        if troubles:
+            raise RuntimeError(troubles.pop())
+        return ()
+
+    config = ControlConfig(folder=tmp_path, poll_interval_seconds=0.05, status_interval_seconds=0.1)
+    channel = ControlChannel(config, RUN, node="n", checkpoints=checkpoints)
+    channel.open()
+    try:
+        troubles.extend(["no list today"] * 3)
+        deadline = time.monotonic() + 30.0
+        while troubles and time.monotonic() < deadline:
+            time.sleep(0.05)
+        write(tmp_path, 1)
+        channel.wait(30.0)
+        assert [command.id for command in channel.pending] == ["c1"]
+    finally:
+        channel.close("finished")
+    assert sum("it is tried again" in record.message for record in caplog.records) == 1
