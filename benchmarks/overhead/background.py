@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def share(workload: Workload, watch: Open, home: Path, *, seconds: float) -> flo
     """
     this = psutil.Process()
     children = set(this.children(recursive=True))
-    training = [task / "schedstat" for task in Path("/proc/self/task").iterdir()]
+    training = {task / "schedstat": 0 for task in Path("/proc/self/task").iterdir()}
     with watch(workload, home) as watcher:
         workload.step(watcher)
         sidecars = set(this.children(recursive=True)) - children
@@ -31,9 +32,15 @@ def share(workload: Workload, watch: Open, home: Path, *, seconds: float) -> flo
         return (_others(training) - before[0] + sum(map(_used, sidecars)) - before[1]) / passed
 
 
-def _others(threads: list[Path]) -> float:
-    """Return what this process has used, less what `threads` have (nanoseconds, proc(5))."""
-    return time.process_time() - sum(int(path.read_text().split()[0]) for path in threads) / 1e9
+def _others(threads: dict[Path, int]) -> float:
+    """Return what this process has used, less what `threads` have (nanoseconds, proc(5)).
+
+    One of them may have ended, as that of a connection to an earlier monitor: it has used what it had last.
+    """
+    for path in threads:
+        with contextlib.suppress(FileNotFoundError):
+            threads[path] = int(path.read_text().split()[0])
+    return time.process_time() - sum(threads.values()) / 1e9
 
 
 def _used(process: psutil.Process) -> float:
