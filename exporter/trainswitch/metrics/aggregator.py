@@ -42,8 +42,6 @@ logger = logging.getLogger("trainswitch")
 
 DRAIN_INTERVAL_SECONDS = 2.0
 """Each waking costs the training thread more than the few records of a second do; a scrape drains, too."""
-_LISTENED_INTERVAL_SECONDS = 1.0
-"""The same where somebody listens to the records, as a sidecar does for signs of life."""
 _HURRY_SECONDS = 0.05
 _HURRY_SHARE = 16
 _RECORDS_AT_A_TIME = 4
@@ -73,11 +71,11 @@ class Aggregator:
         config = MonitorConfig.model_validate(meta["config"])
         self._reader = reader
         self._on_record = on_record
-        self._interval = DRAIN_INTERVAL_SECONDS if on_record is None else _LISTENED_INTERVAL_SECONDS
         self._replaying = False
         self._outside: RunState | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._drained_at = 0.0
         self._thread: threading.Thread | None = None
         self.metrics = MetricRegistry({"run": meta["run"], "rank": str(meta["rank"])})
         self._config = config.statistics
@@ -167,12 +165,15 @@ class Aggregator:
             self._write_sinks(self._sinks.close)
 
     def _run(self) -> None:
-        pause = self._interval
+        interval = pause = DRAIN_INTERVAL_SECONDS
         while not self._stop.wait(pause):
-            with self._lock:
-                taken = self._drain()
-            # Thousands of steps a second must not overrun the ring.
-            pause = _HURRY_SECONDS if taken > self._reader.capacity // _HURRY_SHARE else self._interval
+            pause = self._drained_at + interval - time.monotonic()
+            if pause <= 0.0:  # else a scrape has done it meanwhile
+                with self._lock:
+                    taken = self._drain()
+                # Thousands of steps a second must not overrun the ring.
+                hurry = taken > self._reader.capacity // _HURRY_SHARE
+                interval = pause = _HURRY_SECONDS if hurry else DRAIN_INTERVAL_SECONDS
             self._write_sinks(self._sinks.flush)
 
     def _write_sinks(self, write: Callable[[], None]) -> None:
@@ -209,6 +210,7 @@ class Aggregator:
     def _drain(self) -> int:
         """Take in all records that are in the ring, and return their number."""
         start = time.thread_time()
+        self._drained_at = time.monotonic()
         dropped = self._reader.dropped
         records = self._reader.drain()
         # A bounded number of moments: thousands of steps a second must not find the aggregator asleep.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trainswitch.metrics.catalogue import AUTOCORRELATION_STEPS, QUANTILES
 from trainswitch.metrics.python_lock import let_others_run
 from trainswitch.metrics.registry import MetricRegistry
+from trainswitch.metrics.values import Gauge
 from trainswitch.statistics.excess import Lasting
 from trainswitch.statistics.state import STREAK_SIGNALS, Statistics
 from trainswitch.statistics.streaks import STREAK_STEPS
@@ -57,6 +58,7 @@ class AtScrape:
             _Figure(("train_grad_norm_quantile",), self._quantiles, slow=True),
             _Figure(tuple(f"train_{signal}_streak" for signal in STREAK_SIGNALS), self._streaks),
         )
+        self._gauges: dict[tuple[str, str], list[Gauge]] = {}
         self._slow_due = -math.inf
         self._slow_steps = 0
 
@@ -129,5 +131,15 @@ class AtScrape:
     def _streaks(self, statistics: Statistics) -> None:
         for signal, streaks in statistics.streaks.items():
             for side, levels in streaks.levels().items():
-                for steps, level in zip(STREAK_STEPS, levels, strict=False):
-                    self._set(f"train_{signal}_streak", level, side, str(steps))
+                if levels:
+                    for gauge, level in zip(self._streak_gauges(signal, side), levels, strict=True):
+                        gauge.set(level)
+
+    def _streak_gauges(self, signal: str, side: str) -> list[Gauge]:
+        """Return the gauges of all lengths; looking up three dozen of them costs more than setting them."""
+        gauges = self._gauges.get((signal, side))
+        if gauges is None:
+            name = f"train_{signal}_streak"
+            gauges = [self._metrics.gauge(name, side, str(steps)) for steps in STREAK_STEPS]
+            self._gauges[signal, side] = gauges
+        return gauges

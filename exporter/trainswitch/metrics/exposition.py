@@ -51,10 +51,10 @@ class Exposition:
     def render(self, families: Iterable[tuple[Family, Iterable[Values]]]) -> str:
         """Return the text of families and the values behind their series."""
         parts: list[str] = []
+        headers = self._headers
         written = 0
         for family, values in families:
-            header = self._header(family)
-            parts.append(header)
+            parts.append(headers.get(family.name) or self._header(family))
             for value in values:
                 text = value.text
                 if text is None:
@@ -71,25 +71,19 @@ class Exposition:
                 let_others_run()
         return "".join(parts)
 
-    def render_families(self, families: Iterable[Family]) -> str:
-        """Return the text of families that hold their samples, without timestamps."""
-        return "".join(
-            self._header(family) + "".join(self._lines(family, family.samples)) for family in families
-        )
+    def render_readings(self, families: Iterable[tuple[Family, Iterable[tuple[Sample, float]]]]) -> str:
+        """Return the text of families and their samples, each with the value that it has now."""
+        parts: list[str] = []
+        for family, readings in families:
+            parts.append(self._header(family))
+            parts.extend(f"{self._line(family, one)} {_text_of(value)}\n" for one, value in readings)
+        return "".join(parts)
 
     def _header(self, family: Family) -> str:
         header = self._headers.get(family.name)
         if header is None:
             header = self._headers[family.name] = _render(family, [])
         return header
-
-    def _lines(self, family: Family, samples: Iterable[Sample]) -> list[str]:
-        lines = []
-        for sample in samples:
-            if sample.name.endswith("_created"):
-                continue
-            lines.append(f"{self._line(family, sample)} {_text_of(sample.value)}\n")
-        return lines
 
     def _line(self, family: Family, sample: Sample) -> str:
         """Return what precedes the value in a sample's line."""

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
 
 import psutil
 
 from trainswitch.metrics.registry import MetricRegistry, Reading
+from trainswitch.processes import look, start_ticks
+
+_MACHINE_SECONDS = 5.0
+"""The kernel adds its memory up over all zones, and no rule looks at less than minutes of it."""
 
 
 class HostCollector:
     """Reads the trainer's process, and on the first rank of a machine the machine, at each scrape.
 
-    The reading takes a fraction of a millisecond, so there is no thread and nothing can be stale. A process
-    that has ended has no readings, also when another has taken its number.
+    The reading takes a fraction of a millisecond, so there is no thread and nothing can be stale; only the
+    machine's may be a few seconds old. A process that has ended has no readings, also when another has taken
+    its number.
     """
 
     def __init__(self, metrics: MetricRegistry, pid: int, *, first_on_machine: bool = True) -> None:
@@ -28,6 +35,9 @@ class HostCollector:
         self._metrics = metrics
         self._first_on_machine = first_on_machine
         self._open = False
+        self._machine: list[Reading] = []
+        self._machine_due = -math.inf
+        self._started = start_ticks(pid)
         try:
             self._process: psutil.Process | None = psutil.Process(pid)
         except psutil.Error:
@@ -46,18 +56,19 @@ class HostCollector:
         """Return what can be read now; what cannot be is left out."""
         readings = self._read_process()
         if self._first_on_machine:
-            readings.extend(_read_machine())
+            now = time.monotonic()
+            if now >= self._machine_due:
+                self._machine, self._machine_due = _read_machine(), now + _MACHINE_SECONDS
+            readings.extend(self._machine)
         return readings
 
     def _read_process(self) -> list[Reading]:
-        process = self._process
+        process, started = self._process, self._started
         try:
-            # is_running() compares start times, so that a reused number is not taken for the trainer.
-            if process is None or not process.is_running():
+            # The start is compared, so that a reused number is not taken for the trainer.
+            if process is None or started is None or look(process.pid, started) == "dead":
                 return []
             with process.oneshot():
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    return []
                 times = process.cpu_times()
                 readings = [
                     Reading("train_process_resident_memory_bytes", (), process.memory_info().rss),

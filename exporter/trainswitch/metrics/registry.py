@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from trainswitch.metrics.catalogue import CATALOGUE, Metric
 from trainswitch.metrics.exposition import Exposition
@@ -46,7 +46,7 @@ class MetricRegistry:
         self._common = tuple(common.values())
         catalogue = tuple(catalogue)
         self._metrics = {metric.name: metric for metric in catalogue if not metric.collected}
-        self._values: dict[str, dict[tuple[str, ...], Value]] = {name: {} for name in self._metrics}
+        self._values: dict[str, dict[tuple[str, ...], Any]] = {name: {} for name in self._metrics}
         self._collected = _Collected(self._common, [metric for metric in catalogue if metric.collected])
         self._measured = _Measured(self._metrics, self._values)
         self.registry.register(self._measured)
@@ -57,7 +57,8 @@ class MetricRegistry:
                 for values in itertools.product(*known):
                     self._value(metric.name, values)
 
-    def _value(self, name: str, labels: tuple[str, ...]) -> Value:
+    def _value(self, name: str, labels: tuple[str, ...]) -> Any:
+        """Return the value of a series; a new one where there is none, of the type that its metric has."""
         values = self._values[name]
         value = values.get(labels)
         if value is None:
@@ -70,17 +71,22 @@ class MetricRegistry:
             return Histogram(metric.name, named, metric.buckets)
         return (Counter if metric.kind == "counter" else Gauge)(metric.name, named)
 
+    # Most series are there, and are asked for more than a hundred times a scrape: each looks first itself.
+
     def gauge(self, name: str, *labels: str) -> Gauge:
         """Return the gauge `name` with the values of its own labels."""
-        return cast("Gauge", self._value(name, labels))
+        gauge: Gauge = self._values[name].get(labels) or self._value(name, labels)
+        return gauge
 
     def counter(self, name: str, *labels: str) -> Counter:
         """Return the counter `name` with the values of its own labels."""
-        return cast("Counter", self._value(name, labels))
+        counter: Counter = self._values[name].get(labels) or self._value(name, labels)
+        return counter
 
     def histogram(self, name: str, *labels: str) -> Histogram:
         """Return the histogram `name` with the values of its own labels."""
-        return cast("Histogram", self._value(name, labels))
+        histogram: Histogram = self._values[name].get(labels) or self._value(name, labels)
+        return histogram
 
     def values(self, name: str) -> Mapping[tuple[str, ...], Value]:
         """Return a live view of a metric's values by its own labels; empty for one that a source collects."""
@@ -108,7 +114,7 @@ class MetricRegistry:
     def render(self) -> bytes:
         """Return all samples in Prometheus's text format."""
         measured = self._exposition.render(self._measured.values())
-        return (measured + self._exposition.render_families(self._collected.collect())).encode()
+        return (measured + self._exposition.render_readings(self._collected.read())).encode()
 
 
 class _Measured(Collector):
@@ -119,14 +125,14 @@ class _Measured(Collector):
     ) -> None:
         self._metrics = metrics
         self._values = values
-        self._families = {name: self._family(metric) for name, metric in metrics.items()}
+        self._families = {name: _family(metric) for name, metric in metrics.items()}
 
     def describe(self) -> Iterable[Family]:
         return self._families.values()
 
     def collect(self) -> Iterable[Family]:
         for name, metric in self._metrics.items():
-            family = self._family(metric)
+            family = _family(metric)
             for value in self._values[name].values():
                 family.samples.extend(value.samples())
             yield family
@@ -136,10 +142,6 @@ class _Measured(Collector):
         for name, family in self._families.items():
             yield family, self._values[name].values()
 
-    @staticmethod
-    def _family(metric: Metric) -> Family:
-        return Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
-
 
 class _Collected(Collector):
     """The metrics whose samples come from sources."""
@@ -148,21 +150,33 @@ class _Collected(Collector):
         self.sources: list[Source] = []
         self._common = common
         self._metrics = {metric.name: metric for metric in metrics}
+        self._families = {name: _family(metric) for name, metric in self._metrics.items()}
+        self._samples: dict[tuple[str, tuple[str, ...]], Sample] = {}
 
     def describe(self) -> Iterable[Family]:
-        return [self._family(metric) for metric in self._metrics.values()]
+        return self._families.values()
 
     def collect(self) -> Iterable[Family]:
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-        for source in self.sources:
-            for reading in source():
-                family = families.get(reading.name)
-                if family is None:
-                    family = families[reading.name] = self._family(self._metrics[reading.name])
-                family.add_metric((*self._common, *reading.labels), reading.value)
-        return families.values()
+        for family, readings in self.read():
+            full = Family(family.name, family.documentation, family.type)
+            full.samples = [one._replace(value=value) for one, value in readings]
+            yield full
 
-    @staticmethod
-    def _family(metric: Metric) -> GaugeMetricFamily | CounterMetricFamily:
-        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-        return kind(metric.name, metric.help, labels=metric.label_names)
+    def read(self) -> Iterable[tuple[Family, list[tuple[Sample, float]]]]:
+        """Ask all sources; return each family that has samples, without them, and its samples' values."""
+        found: dict[str, list[tuple[Sample, float]]] = {}
+        for source in self.sources:
+            for name, labels, value in source():
+                sample = self._samples.get((name, labels))
+                if sample is None:
+                    sample = self._samples[name, labels] = self._sample(name, labels)
+                found.setdefault(name, []).append((sample, value))
+        return [(self._families[name], readings) for name, readings in found.items()]
+
+    def _sample(self, name: str, labels: tuple[str, ...]) -> Sample:
+        named = dict(zip(self._metrics[name].label_names, (*self._common, *labels), strict=True))
+        return Sample(name, named, 0.0)
+
+
+def _family(metric: Metric) -> Family:
+    return Family(metric.name.removesuffix("_total"), metric.help, metric.kind)

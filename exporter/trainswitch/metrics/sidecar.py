@@ -31,7 +31,7 @@ from trainswitch.version import version
 
 logger = logging.getLogger("trainswitch")
 
-_TICK_SECONDS = 0.5
+_TICK_SECONDS = 1.0
 _GRACE_SECONDS = 1.0
 _NICENESS = 5
 
@@ -108,6 +108,9 @@ class Sidecar:
     def _look(self) -> ProcessState:
         """Return and show what the trainer does."""
         seen = self._watch.state()
+        if seen == "hung" != self._shown:
+            self.aggregator.drain()  # it may have stepped since the last time
+            seen = self._watch.state()
         if seen != self._shown:
             if seen in ("died", "ended"):
                 self.aggregator.drain()  # its last word counts

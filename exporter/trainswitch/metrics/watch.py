@@ -21,7 +21,7 @@ _BY_THE_LOOP = frozenset(
 """Records that only the training thread writes; the control channel's thread goes on while that one hangs."""
 _RECENT_STEPS = 64
 _FIRST_STEPS = 5
-_LONGEST_TICK_SECONDS = 1.0
+_LONGEST_TICK_SECONDS = 1.5
 
 
 class TrainerWatch:
@@ -67,7 +67,7 @@ class TrainerWatch:
         self._heard += 1
 
     def state(self) -> ProcessState:
-        """Return what the trainer does now; to be asked several times a second."""
+        """Return what the trainer does now; to be asked about once a second."""
         seen = self._look()
         now = self._clock()
         # A machine that slept, or a watch that was held itself, is no evidence against the trainer.

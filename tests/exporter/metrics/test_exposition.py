@@ -8,14 +8,13 @@ from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from trainswitch.metrics.catalogue import CATALOGUE
-from trainswitch.metrics.exposition import Exposition
-from trainswitch.metrics.registry import MetricRegistry
+from trainswitch.metrics.catalogue import CATALOGUE, Metric
+from trainswitch.metrics.registry import MetricRegistry, Reading
 
 
 class WithoutCreated(Collector):
@@ -57,6 +56,15 @@ def test_a_whole_registry_is_rendered_byte_for_byte() -> None:
     )
 
 
+ODD = (
+    Metric(name="g", kind="gauge", help="A \\ help\ntext.", labels=(("b", ()), ("a", ()))),
+    Metric(name="c_total", kind="counter", help="Help.", labels=(("a", ()),)),
+    Metric(name="h", kind="histogram", help="Help.", labels=(("a", ()),), buckets=(-1.0, 1.0)),
+    Metric(name="seen", kind="gauge", help="A \\ help\ntext.", labels=(("a", ()),), collected=True),
+    Metric(name="read_total", kind="counter", help="Help.", labels=(("a", ()),), collected=True),
+)
+
+
 @given(
     st.lists(
         st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), st.floats()), min_size=1, max_size=4
@@ -64,13 +72,12 @@ def test_a_whole_registry_is_rendered_byte_for_byte() -> None:
 )
 def test_any_label_value_and_any_number(series: list[tuple[str, float]]) -> None:
     """Quotes, line breaks and backslashes in labels, infinities and NaN are written as the library does."""
-    registry = CollectorRegistry()
-    gauge = Gauge("g", "A \\ help\ntext.", ["b", "a"], registry=registry)
-    counter = Counter("c", "Help.", ["a"], registry=registry)
-    histogram = Histogram("h", "Help.", ["a"], buckets=(-1.0, 1.0), registry=registry)
-    exposition = Exposition()
+    metrics = MetricRegistry({"run": "a \\ run", "rank": "0"}, ODD)
+    read: list[Reading] = []
+    metrics.add_source(lambda: read)
     for label, value in series:
-        gauge.labels(label, "x").set(value)
-        counter.labels(label).inc()
-        histogram.labels(label).observe(value)
-        assert exposition.render_families(registry.collect()).encode() == reference(registry)
+        metrics.gauge("g", label, "x").set(value)
+        metrics.counter("c_total", label).inc()
+        metrics.histogram("h", label).observe(value if math.isfinite(value) else 0.0)
+        read.extend((Reading("seen", (label,), value), Reading("read_total", (label,), 1.0)))
+        assert metrics.render() == reference(metrics.registry)
