@@ -19,6 +19,8 @@ SERIES = 1000
 
 EVERY_STEP = {"grad_norm": 1, "layers": 1, "weights": 0, "activations": 0, "checksum": 0}
 """Settings of ``sampling`` for a step whose gradient norms are read, and nothing else."""
+EVERY_TENTH = {"grad_norm": 10, "layers": 10, "weights": 0, "activations": 0, "checksum": 0}
+"""The same every tenth step, for what such a run costs in the background."""
 NO_STEP = {"grad_norm": 0, "layers": 0, "weights": 0, "activations": 0, "checksum": 0}
 """The same for a step without any sample."""
 EVERYTHING = {"grad_norm": 1, "layers": 1, "weights": 1, "activations": 1, "checksum": 1}

@@ -31,7 +31,7 @@ class Effort(NamedTuple):
     scrapes: int
 
 
-_FULL = Effort(step_time.Effort((480, 960, 1920), 12, 20.0), hot_path_steps=100_000, scrapes=100)
+_FULL = Effort(step_time.Effort((480, 960, 1920), 12, 60.0), hot_path_steps=100_000, scrapes=100)
 _QUICK = Effort(step_time.Effort((20,), 2, 4.0), hot_path_steps=20_000, scrapes=20)
 
 

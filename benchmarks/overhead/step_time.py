@@ -35,7 +35,9 @@ class Cost:
 
     name: str
     background: float
-    """Processor seconds a second, beside the training thread."""
+    """Processor seconds a second, beside the training thread; gradient norms at every step."""
+    background_interval10: float
+    """The same with gradient norms every tenth step: fewer values to take in, and to write at a scrape."""
     everything: Median
     """Step ratio with every signal at every step."""
     sampled: Median
@@ -50,9 +52,10 @@ class Cost:
         """
         rare = max(0.0, self.everything.value - 1.0) * bars.RARE_SHARE / interval
         sampled, unsampled = self.sampled, self.unsampled
+        background = self.background if interval == 1 else self.background_interval10
 
         def together(sampled: float, unsampled: float) -> float:
-            return sampled / interval + unsampled * (1.0 - 1.0 / interval) + rare + self.background
+            return sampled / interval + unsampled * (1.0 - 1.0 / interval) + rare + background
 
         return Median(
             together(sampled.value, unsampled.value),
@@ -69,7 +72,8 @@ class Cost:
     def as_json(self) -> dict[str, Any]:
         """Return the parts by name."""
         parts = {name: getattr(self, name).as_json() for name in ("everything", "sampled", "unsampled")}
-        return {"background": self.background, **parts}
+        backgrounds = {"background": self.background, "background_interval10": self.background_interval10}
+        return {**backgrounds, **parts}
 
 
 class Bench:
@@ -91,13 +95,26 @@ class Bench:
     def cost(self, *, isolate: bool) -> Cost:
         """Measure one way of serving."""
         name = "isolated" if isolate else "thread"
-        every, never = (monitor(isolate=isolate, sampling=s) for s in (bars.EVERY_STEP, bars.NO_STEP))
+        every, tenth, never = (
+            monitor(isolate=isolate, sampling=sampling)
+            for sampling in (bars.EVERY_STEP, bars.EVERY_TENTH, bars.NO_STEP)
+        )
         self._say(f"{name}: background …")
-        background = share(self.twins[0], every, self._home, seconds=self._effort.background_seconds)
+        background, background_interval10 = (
+            share(self.twins[0], watch, self._home, seconds=self._effort.background_seconds)
+            for watch in (every, tenth)
+        )
         self._say(f"{name}: every signal at every step …")
         everything = median(self.ratios(monitor(isolate=isolate, sampling=bars.EVERYTHING)))
         none = Median(1.0, 1.0, 1.0)
-        cost = Cost(name=name, background=background, everything=everything, sampled=none, unsampled=none)
+        cost = Cost(
+            name=name,
+            background=background,
+            background_interval10=background_interval10,
+            everything=everything,
+            sampled=none,
+            unsampled=none,
+        )
         self._say(f"{name}: gradient norms at every step …")
         cost = self._until_decided(cost, every, 1)
         self._say(f"{name}: no sample at any step …")
