@@ -43,7 +43,8 @@ logger = logging.getLogger("trainswitch")
 DRAIN_INTERVAL_SECONDS = 2.0
 """Each waking costs the training thread more than the few records of a second do; a scrape drains, too."""
 _HURRY_SECONDS = 0.05
-_HURRY_SHARE = 16
+_RING_SHARE = 4
+"""The ring is not to be fuller than this part of it when it is drained, at the pace of the time before."""
 _RECORDS_AT_A_TIME = 4
 _MOMENTS_A_DRAIN = 16
 _LEARNING_RATE_ACTIONS = ("reduce_lr", "set_lr")
@@ -75,7 +76,8 @@ class Aggregator:
         self._outside: RunState | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._drained_at = 0.0
+        self._drained_at = time.monotonic()
+        self._drain_due = self._drained_at + DRAIN_INTERVAL_SECONDS
         self._thread: threading.Thread | None = None
         self.metrics = MetricRegistry({"run": meta["run"], "rank": str(meta["rank"])})
         self._config = config.statistics
@@ -165,15 +167,9 @@ class Aggregator:
             self._write_sinks(self._sinks.close)
 
     def _run(self) -> None:
-        interval = pause = DRAIN_INTERVAL_SECONDS
-        while not self._stop.wait(pause):
-            pause = self._drained_at + interval - time.monotonic()
-            if pause <= 0.0:  # else a scrape has done it meanwhile
-                with self._lock:
-                    taken = self._drain()
-                # Thousands of steps a second must not overrun the ring.
-                hurry = taken > self._reader.capacity // _HURRY_SHARE
-                interval = pause = _HURRY_SECONDS if hurry else DRAIN_INTERVAL_SECONDS
+        while not self._stop.wait(max(0.0, self._drain_due - time.monotonic())):
+            if time.monotonic() >= self._drain_due:  # else a scrape has done it meanwhile
+                self.drain()
             self._write_sinks(self._sinks.flush)
 
     def _write_sinks(self, write: Callable[[], None]) -> None:
@@ -207,12 +203,19 @@ class Aggregator:
             self._reader.mark_counted()
         return text
 
-    def _drain(self) -> int:
-        """Take in all records that are in the ring, and return their number."""
+    def _plan_drain(self, taken: int) -> None:
+        """Let the next drain come before as many steps a second as now overrun the ring."""
+        now = time.monotonic()
+        passed, self._drained_at = now - self._drained_at, now
+        until_full = passed * self._reader.capacity / _RING_SHARE / max(taken, 1)
+        self._drain_due = now + min(max(until_full, _HURRY_SECONDS), DRAIN_INTERVAL_SECONDS)
+
+    def _drain(self) -> None:
+        """Take in all records that are in the ring."""
         start = time.thread_time()
-        self._drained_at = time.monotonic()
         dropped = self._reader.dropped
         records = self._reader.drain()
+        self._plan_drain(len(records))
         # A bounded number of moments: thousands of steps a second must not find the aggregator asleep.
         at_a_time = max(_RECORDS_AT_A_TIME, len(records) // _MOMENTS_A_DRAIN + 1)
         for number, record in enumerate(records, start=1):
@@ -221,7 +224,6 @@ class Aggregator:
                 let_others_run()
         self._count("trainswitch_records_dropped_total", amount=self._reader.dropped - dropped)
         self._count("trainswitch_overhead_seconds_total", "aggregate", amount=time.thread_time() - start)
-        return len(records)
 
     def _take(self, record: Record) -> None:
         handler = self._handlers.get(record.kind)

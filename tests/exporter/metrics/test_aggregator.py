@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.exporter.conftest import sample, samples
 
 from trainswitch.config import MonitorConfig
+from trainswitch.metrics import aggregator as aggregator_module
 from trainswitch.metrics.aggregator import Aggregator
 from trainswitch.metrics.catalogue import CATALOGUE
-from trainswitch.recording.records import Kind
+from trainswitch.recording.records import Kind, Record
 from trainswitch.recording.ring import StepRing
 from trainswitch.recording.steps import Step, StepRecorder
 
@@ -213,3 +216,23 @@ def test_a_record_of_an_unknown_kind_is_counted_and_the_next_is_taken(caplog: An
     assert sample(text, "trainswitch_records_dropped_total") == 1
     assert sample(text, "train_steps_total") == 1
     assert "was not taken in" in caplog.text
+
+
+def test_steps_that_would_overrun_the_ring_are_taken_in_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However rarely it wakes otherwise, and whoever saw how fast they come: here a scrape did."""
+    monkeypatch.setattr(aggregator_module, "DRAIN_INTERVAL_SECONDS", 600.0)
+    ring, _ = build()
+    heard = threading.Event()
+
+    def hear(record: Record) -> None:
+        if record.step == 2000:
+            heard.set()
+
+    aggregator = Aggregator(ring.reader(), "1.2.3", on_record=hear)
+    for number in range(2000):
+        step(ring, number, 1.0)
+    aggregator.render()
+    step(ring, 2000, 1.0)
+    aggregator.start()
+    assert heard.wait(60.0)
+    aggregator.close()
