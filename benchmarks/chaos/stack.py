@@ -180,9 +180,10 @@ class RealTrouble:
         """Lower what was answered; say whether all was, and no alert of it is left."""
         self.turn(time.monotonic())
         for command in commands:
-            if command.alertname in self._begins and command.state in FINAL:
+            if command.alertname in self.unanswered and command.state in FINAL:
                 self._acted.add(command.alertname)
                 self._trainer.numbers[_PLACES[command.alertname]] = _LOW
+                self._fired_at = time.monotonic()  # what was scraped just before may fire once more
         if self.unanswered or self._stack.firing(self._trainer.run):
             self._fired_at = time.monotonic()
         return time.monotonic() > self._fired_at + _QUIET_S
