@@ -30,7 +30,7 @@ _COLUMNS = (
 
 def run(
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed and three healthy runs: 10 instead of 35 minutes.")
+        bool, typer.Option("--quick", help="One seed and three healthy runs: 10 instead of 27 minutes.")
     ] = False,
     first_seed: Annotated[
         int, typer.Option("--seed", min=1, help="The first of three seeds, or the one.")

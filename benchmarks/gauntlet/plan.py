@@ -12,6 +12,7 @@ from benchmarks.gauntlet.recipes import Recipe
 from benchmarks.gauntlet.spec import Spec
 
 STEPS = 1200
+"""Of a run: five minutes, beside which the seconds that an answer takes are few."""
 PACE_S = 0.25
 """Least time of a step: few real ones are shorter, and the rules work in seconds."""
 QUICK_SHAPES = 3

@@ -63,7 +63,7 @@ class History:
     tried: frozenset[int] = frozenset()
     """Rungs that were commanded or proposed for the same trouble since `last_taken` was carried out."""
     onset_step: int | None = None
-    """The highest step from before the trouble's onset that the run can go back to; None: nobody knows."""
+    """The highest step that is surely from before the trouble's onset; None: nobody knows."""
     last_rollback: Loaded | None = None
     """The run's newest one, whatever alert or person asked for it."""
     rollbacks_in_a_row: int = 0

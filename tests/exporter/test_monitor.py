@@ -480,20 +480,21 @@ def test_attach_is_the_public_face(home: Path) -> None:
     assert isinstance(switch, trainswitch.Monitor)
 
 
-def test_a_snapshot_that_has_to_wait_copies_nothing(loop: Loop) -> None:
+def test_a_snapshot_that_has_to_wait_copies_nothing(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a periodic save is written, the command waits; the state is copied once, when its turn comes."""
     held = threading.Event()
     copies: list[int] = []
     store, training = loop.monitor._store, loop.monitor._training
+    assert store is not None
     assert training is not None
-    store._writer._judge = lambda _: "" if held.wait(30) else "never"  # type: ignore[union-attr]
+    monkeypatch.setattr(store._writer, "_judge", lambda _: "" if held.wait(30) else "never")
     capture = training.capture
 
     def counted(meta: dict[str, Any]) -> dict[str, Any]:
         copies.append(meta["step"])
         return capture(meta)
 
-    training.capture = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(training, "capture", counted)
     loop.train(10)
     loop.command("snapshot")
     loop.train(5)

@@ -44,7 +44,7 @@ DRAIN_INTERVAL_SECONDS = 2.0
 """Each waking costs the training thread more than the few records of a second do; a scrape drains, too."""
 _HURRY_SECONDS = 0.05
 _RING_SHARE = 4
-"""The ring is not to be fuller than this part of it when it is drained, at the pace of the time before."""
+"""It is drained before more than one part in so many of the ring is full, if records come on as before."""
 _RECORDS_AT_A_TIME = 4
 _MOMENTS_A_DRAIN = 16
 _LEARNING_RATE_ACTIONS = ("reduce_lr", "set_lr")

@@ -51,10 +51,9 @@ class Exposition:
     def render(self, families: Iterable[tuple[Family, Iterable[Values]]]) -> str:
         """Return the text of families and the values behind their series."""
         parts: list[str] = []
-        headers = self._headers
         written = 0
         for family, values in families:
-            parts.append(headers.get(family.name) or self._header(family))
+            parts.append(self._header(family))
             for value in values:
                 text = value.text
                 if text is None:

@@ -55,14 +55,11 @@ class MetricRegistry:
             known = [values for _, values in metric.labels]
             if metric.kind != "gauge" and all(known):  # increase() cannot see a series' first increment
                 for values in itertools.product(*known):
-                    self._value(metric.name, values)
+                    self._add(metric.name, values)
 
-    def _value(self, name: str, labels: tuple[str, ...]) -> Any:
-        """Return the value of a series; a new one where there is none, of the type that its metric has."""
-        values = self._values[name]
-        value = values.get(labels)
-        if value is None:
-            value = values[labels] = self._create(self._metrics[name], labels)
+    def _add(self, name: str, labels: tuple[str, ...]) -> Any:
+        """Begin a series, and return its value, of the type that its metric has."""
+        value = self._values[name][labels] = self._create(self._metrics[name], labels)
         return value
 
     def _create(self, metric: Metric, labels: tuple[str, ...]) -> Value:
@@ -71,21 +68,19 @@ class MetricRegistry:
             return Histogram(metric.name, named, metric.buckets)
         return (Counter if metric.kind == "counter" else Gauge)(metric.name, named)
 
-    # Most series are there, and are asked for more than a hundred times a scrape: each looks first itself.
-
     def gauge(self, name: str, *labels: str) -> Gauge:
         """Return the gauge `name` with the values of its own labels."""
-        gauge: Gauge = self._values[name].get(labels) or self._value(name, labels)
+        gauge: Gauge = self._values[name].get(labels) or self._add(name, labels)
         return gauge
 
     def counter(self, name: str, *labels: str) -> Counter:
         """Return the counter `name` with the values of its own labels."""
-        counter: Counter = self._values[name].get(labels) or self._value(name, labels)
+        counter: Counter = self._values[name].get(labels) or self._add(name, labels)
         return counter
 
     def histogram(self, name: str, *labels: str) -> Histogram:
         """Return the histogram `name` with the values of its own labels."""
-        histogram: Histogram = self._values[name].get(labels) or self._value(name, labels)
+        histogram: Histogram = self._values[name].get(labels) or self._add(name, labels)
         return histogram
 
     def values(self, name: str) -> Mapping[tuple[str, ...], Value]:

@@ -108,7 +108,7 @@ class Sidecar:
     def _look(self) -> ProcessState:
         """Return and show what the trainer does."""
         seen = self._watch.state()
-        if seen == "hung" != self._shown:
+        if seen == "hung" and self._shown != "hung":
             self.aggregator.drain()  # it may have stepped since the last time
             seen = self._watch.state()
         if seen != self._shown:

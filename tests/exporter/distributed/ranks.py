@@ -97,7 +97,7 @@ class Rank:
         deadline = time.monotonic() + 60.0
         while not all(end.exists() for end in ends):
             assert time.monotonic() < deadline, "another rank did not end its session"
-            time.sleep(0.01)
+            time.sleep(0.01)  # other processes say it by files
 
     def build(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """Return the same model on every rank, and seed the rank's own random numbers."""

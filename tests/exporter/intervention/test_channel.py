@@ -347,10 +347,14 @@ def test_a_mistake_of_a_callback_does_not_end_the_control(
 ) -> None:
     """The thread goes on looking, takes the next command, and says once what went wrong."""
     troubles: list[str] = []
+    over = threading.Event()
 
     def checkpoints() -> tuple[CheckpointEntry, ...]:
         if troubles:
-            raise RuntimeError(troubles.pop())
+            trouble = troubles.pop()
+            if not troubles:
+                over.set()
+            raise RuntimeError(trouble)
         return ()
 
     config = ControlConfig(folder=tmp_path, poll_interval_seconds=0.05, status_interval_seconds=0.1)
@@ -358,9 +362,7 @@ def test_a_mistake_of_a_callback_does_not_end_the_control(
     channel.open()
     try:
         troubles.extend(["no list today"] * 3)
-        deadline = time.monotonic() + 30.0
-        while troubles and time.monotonic() < deadline:
-            time.sleep(0.05)
+        assert over.wait(30.0)
         write(tmp_path, 1)
         channel.wait(30.0)
         assert [command.id for command in channel.pending] == ["c1"]

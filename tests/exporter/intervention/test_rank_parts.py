@@ -238,7 +238,9 @@ def test_parts_for_which_rank_0_has_no_time_do_not_pile_up(ranks: Ranks) -> None
     assert ranks.parts(1) == ranks.parts(2) == ["010", "040", "050", "060"]
 
 
-def test_a_part_is_kept_when_its_checkpoint_appears_meanwhile(ranks: Ranks) -> None:
+def test_a_part_is_kept_when_its_checkpoint_appears_meanwhile(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0 publishes a checkpoint just while a rank looks for parts that nobody needs."""
     held = threading.Event()
     ranks.lead._writer._judge = lambda _: "" if held.wait(30) else "never"
@@ -256,7 +258,7 @@ def test_a_part_is_kept_when_its_checkpoint_appears_meanwhile(ranks: Ranks) -> N
         ranks.lead.finish()
         return found
 
-    first._checkpoints.folders = just_before  # type: ignore[method-assign]
+    monkeypatch.setattr(first._checkpoints, "folders", just_before)
     first.save(part(40, 1), 40, wait=True)
     first._end()
     assert [entry.step for entry in ranks.lead.entries()] == [10]

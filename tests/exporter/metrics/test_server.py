@@ -195,7 +195,7 @@ def test_the_last_scrape_is_sent_whole() -> None:
 
     ending = threading.Thread(target=end)
     ending.start()
-    while server._scraped.is_set():
+    while server._scraped.is_set():  # until it lingers: an Event wakes nobody when it is cleared
         time.sleep(0.001)
     connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
     with contextlib.closing(connection):
